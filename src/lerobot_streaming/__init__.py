@@ -1,0 +1,1 @@
+"""Stream LeRobotDataset v3 into training."""

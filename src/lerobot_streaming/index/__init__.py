@@ -1,0 +1,1 @@
+"""Part of lerobot_streaming: index."""
