@@ -1,1 +1,1 @@
-"""Part of lerobot_streaming: decode."""
+"""From packets to pixels: decoders, colour, the look-ahead frame cache and the ordered pipeline."""

@@ -1,1 +1,1 @@
-"""Part of lerobot_streaming: episodes."""
+"""Whole episodes: where they lie, how they are fetched, and the compressed bytes and rows held of them."""

@@ -1,1 +1,1 @@
-"""Part of lerobot_streaming: storage."""
+"""Where bytes come from: one small range-reading protocol and its backends."""

@@ -1,0 +1,445 @@
+"""`StreamingLeRobotDataset`: the public face. It wires the parts and holds no logic of its own."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import av
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from lerobot_streaming import stats as stats_table
+from lerobot_streaming.errors import OptionError
+from lerobot_streaming.items import Item
+from lerobot_streaming.opening import (
+    DEPTH_UNITS,
+    delta_indices,
+    item_spec,
+    load_metadata,
+    local_root,
+    open_dataset,
+)
+from lerobot_streaming.options import VIDEO_BACKENDS, Options
+from lerobot_streaming.plan import shard_episodes, shards_for_worker
+from lerobot_streaming.progress import Progress
+from lerobot_streaming.stats import WorkerStats
+from lerobot_streaming.stream import EpisodeStream
+from lerobot_streaming.worker import WorkerPlace, WorkerRuntime, make_parts, make_runtime, select_anchors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+DEFAULT_SEED = 42
+
+
+class StreamingLeRobotDataset(IterableDataset[Item]):
+    """Streams a LeRobotDataset v3: a drop-in for lerobot's class of the same name.
+
+    Each DataLoader worker owns whole episodes, keeps a small pool of them in memory as compressed bytes and
+    draws frames from it so that every frame is drawn exactly once per epoch. Items equal those of map-style
+    `LeRobotDataset`, pixel for pixel.
+
+    Args:
+        repo_id: Hub id, or a label for a local dataset.
+        root: Local dataset directory; metadata, Parquet and video are then read only from it. None:
+            `$HF_LEROBOT_HOME/<repo_id>`.
+        episodes: Episode numbers to stream, in this order; None for all.
+        image_transforms: Applied to RGB images, never to depth, as in map-style. Each item's transforms run
+            under a seed made of (seed, epoch, frame index), so the augmentations do not depend on workers or
+            threads.
+        delta_timestamps: Feature name to seconds around the anchor, as in map-style.
+        tolerance_s: Seconds that a frame may lie from its wanted time; > 0.
+        revision: Recorded in the identity of the index; a local directory has one state only.
+        force_cache_sync: Accepted; a local directory has nothing to refresh.
+        streaming: Accepted for compatibility: the class always streams.
+        buffer_size: Only caps the default pool.
+        max_num_shards: Episodes fetched concurrently by one worker; at least 1.
+        seed: Seed of the order and of the augmentations.
+        rng: Accepted for compatibility and ignored.
+        shuffle: True: a new random plan every epoch. False: episode by episode and frame by frame.
+        return_uint8: RGB video frames as uint8 (C, H, W) instead of float32 in [0, 1].
+        depth_output_unit: "mm" or "m".
+        video_backend: None, "pyav", "torchcodec" or "video_reader"; all decode through libav in process,
+            which gives the same pixels.
+        data_root: Directory of the payload when it lies elsewhere than the metadata.
+        episode_pool_size: Episodes mixed by each worker; None: `min(buffer_size, 32)` per rank.
+        prefetch_episodes: Episodes fetched ahead of the pool, per worker.
+        byte_budget_gb: GiB of compressed video held per rank.
+        repeat: True: endless, epochs follow one another.
+        repo_type: "dataset"; "bucket" is refused by this version.
+        token: Hub token; unused for a local directory and never stored.
+        storage_options: fsspec options of remote roots; refused by this version.
+        decode_threads: Decode threads per worker.
+        decoded_queue_size: Finished samples kept ahead, per worker.
+        video_decoder_cache_size: Open decoders per rank; None: as many as the threads need.
+        native_http_connections: HTTP connections per rank; unused for a local directory.
+        native_http_subranges: Parts of one large range; unused for a local directory.
+        sampling_strategy: "remaining" or "round_robin".
+        sidecar_lock_timeout_s: Seconds to wait for another process that builds the same index.
+        frame_cache_gb: GiB of decoded frames kept per rank by look-ahead; 0 turns it off.
+        on_error: "raise"; "skip" is refused by this version.
+
+    Raises:
+        OptionError: An argument is outside its range; the message names it.
+        MissingFileError: A file of the dataset is missing.
+        DatasetLayoutError: Metadata and files contradict each other.
+        SidecarError: Video files cannot be indexed; all of them are listed.
+        ByteBudgetError: An episode is larger than the whole byte budget.
+    """
+
+    def __init__(  # noqa: PLR0917  The positional order is that of lerobot's class.
+        self,
+        repo_id: str,
+        root: str | Path | None = None,
+        episodes: list[int] | None = None,
+        image_transforms: Callable[[Any], Any] | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        tolerance_s: float = 1e-4,
+        revision: str | None = None,
+        force_cache_sync: bool = False,  # noqa: FBT001, FBT002
+        streaming: bool | None = None,  # noqa: FBT001
+        buffer_size: int = 1000,
+        max_num_shards: int = 16,
+        seed: int | None = DEFAULT_SEED,
+        rng: Any = None,
+        shuffle: bool = True,  # noqa: FBT001, FBT002
+        return_uint8: bool = False,  # noqa: FBT001, FBT002
+        depth_output_unit: str = "mm",
+        video_backend: str | None = None,
+        data_root: str | None = None,
+        episode_pool_size: int | None = None,
+        prefetch_episodes: int = 8,
+        byte_budget_gb: float = 8.0,
+        repeat: bool = False,  # noqa: FBT001, FBT002
+        *,
+        repo_type: Literal["dataset", "bucket"] = "dataset",
+        token: str | bool | None = None,  # noqa: ARG002  Never kept; a local directory needs none.
+        storage_options: Mapping[str, Any] | None = None,
+        decode_threads: int = 2,
+        decoded_queue_size: int = 8,
+        video_decoder_cache_size: int | None = None,
+        native_http_connections: int | None = None,
+        native_http_subranges: int = 1,
+        sampling_strategy: Literal["remaining", "round_robin"] = "remaining",
+        sidecar_lock_timeout_s: float = 1800,
+        frame_cache_gb: float = 1.0,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        """Opens the dataset and checks everything that can be checked before iteration."""
+        super().__init__()
+        for name, value in (("streaming", streaming), ("rng", rng)):
+            if value is not None:
+                warnings.warn(
+                    f"{name} is ignored: StreamingLeRobotDataset always streams, and its order follows "
+                    f"`seed`.",
+                    FutureWarning,
+                    stacklevel=2,
+                )
+        self._options = Options(
+            tolerance_s=tolerance_s,
+            buffer_size=buffer_size,
+            max_num_shards=max_num_shards,
+            episode_pool_size=episode_pool_size,
+            sampling_strategy=sampling_strategy,
+            prefetch_episodes=prefetch_episodes,
+            byte_budget_gb=byte_budget_gb,
+            decode_threads=decode_threads,
+            decoded_queue_size=decoded_queue_size,
+            video_decoder_cache_size=video_decoder_cache_size,
+            native_http_connections=native_http_connections,
+            native_http_subranges=native_http_subranges,
+            sidecar_lock_timeout_s=sidecar_lock_timeout_s,
+            frame_cache_gb=frame_cache_gb,
+            on_error=on_error,
+        )
+        _check_choice("repo_type", repo_type, ("dataset", "bucket"))
+        _check_choice("depth_output_unit", depth_output_unit, DEPTH_UNITS)
+        _check_choice("video_backend", video_backend, VIDEO_BACKENDS)
+        if image_transforms is not None and not callable(image_transforms):
+            raise OptionError(f"image_transforms must be callable or None, got {image_transforms!r}.")
+        if storage_options:
+            raise OptionError(
+                "storage_options are for remote roots, which this version does not stream from."
+            )
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise OptionError(f"seed must be an integer or None (which means {DEFAULT_SEED}), got {seed!r}.")
+
+        place = local_root(repo_id, root, data_root, repo_type)
+        self.repo_id = repo_id
+        self.repo_type = repo_type
+        self.tolerance_s = tolerance_s
+        self.seed = DEFAULT_SEED if seed is None else seed
+        self.shuffle = shuffle
+        self.repeat = repeat
+        self.buffer_size = buffer_size
+        self.image_transforms = image_transforms
+        self.delta_timestamps = delta_timestamps
+        self.episodes = None if episodes is None else list(episodes)
+        self.force_cache_sync = force_cache_sync
+        self.return_uint8 = return_uint8
+        self.depth_output_unit = depth_output_unit
+        self._meta = load_metadata(repo_id, place, revision, depth_output_unit)
+        self.root = Path(self._meta.root)
+        self.revision = str(self._meta.revision)
+        self.delta_indices = delta_indices(delta_timestamps, self._meta, tolerance_s)
+        self._open = open_dataset(
+            self._meta,
+            repo_id=repo_id,
+            revision=self.revision,
+            data_root=data_root,
+            episodes=episodes,
+            items=item_spec(
+                self._meta,
+                self.delta_indices,
+                return_uint8=return_uint8,
+                depth_output_unit=depth_output_unit,
+            ),
+            options=self._options,
+        )
+        self._anchors = select_anchors(self._open.layout.lengths.tolist(), 0, 0)
+        self._progress = Progress()
+        self._stats = stats_table.new_table()
+        self._place: tuple[int, int] | None = None
+        self._runtime: tuple[tuple[int, int], WorkerRuntime] | None = None
+
+    # Facts about the selection.
+
+    @property
+    def meta(self) -> Any:
+        """Lerobot's metadata object; a worker loads its own from the local directory when it is asked for."""
+        if self._meta is None:
+            self._meta = load_metadata(self.repo_id, self.root, self.revision, self.depth_output_unit)
+        return self._meta
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """Feature name to its description in `meta/info.json`."""
+        return dict(self._open.layout.features)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second of the dataset."""
+        fps = self._open.layout.fps
+        return int(fps) if fps.is_integer() else fps
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the selected episodes."""
+        return self._open.layout.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of selected episodes."""
+        return self._open.layout.num_episodes
+
+    @property
+    def num_shards(self) -> int:
+        """Most workers that could get an episode, capped by `max_num_shards`."""
+        return min(len(self._anchors.positions), self._options.max_num_shards)
+
+    def num_frames_for_rank(self, rank: int, world_size: int, num_workers: int = 0) -> int:
+        """Anchors that one rank draws per coverage epoch.
+
+        Args:
+            rank: Training process.
+            world_size: Number of training processes.
+            num_workers: DataLoader workers of the rank; 0 means the training process itself.
+
+        Returns:
+            Number of anchors.
+
+        Raises:
+            ShardingError: The rank, or one of its workers, would get no episode.
+        """
+        counts = self._anchors.counts
+        return sum(
+            counts[number]
+            for worker in range(max(1, num_workers))
+            for number in shards_for_worker(
+                counts, rank=rank, world_size=world_size, worker=worker, num_workers=num_workers
+            )
+        )
+
+    def num_episodes_for_rank(self, rank: int, world_size: int) -> int:
+        """Episodes that one rank draws from: the most workers that it can have.
+
+        Args:
+            rank: Training process.
+            world_size: Number of training processes.
+
+        Returns:
+            Number of episodes.
+
+        Raises:
+            ShardingError: There are fewer episodes than ranks.
+        """
+        counts = self._anchors.counts
+        shards_for_worker(counts, rank=rank, world_size=world_size, worker=0, num_workers=1)
+        return len(shard_episodes(counts, world_size)[rank])
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of all workers of this rank, readable in the parent process while they run.
+
+        Returns:
+            `{"total": {...}, "workers": [{...}, ...]}` with counts, bytes and seconds; `decodes_per_sample`
+            is frames decoded per sample and camera.
+        """
+        return dict(stats_table.report(self._stats))
+
+    # Order and state.
+
+    def limit_anchors(self, drop_n_first_frames: int = 0, drop_n_last_frames: int = 0) -> None:
+        """Leaves out anchors at the ends of episodes, as lerobot's sampler does for policies that need it.
+
+        Call it before iteration. Windows still reach into the frames that are left out.
+
+        Args:
+            drop_n_first_frames: Frames at the beginning of each episode.
+            drop_n_last_frames: Frames at the end of each episode.
+
+        Raises:
+            OptionError: A number is negative.
+            ShardingError: No anchor is left.
+        """
+        lengths = self._open.layout.lengths.tolist()
+        self._anchors = select_anchors(lengths, drop_n_first_frames, drop_n_last_frames)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the coverage epoch of the next pass; without a call, passes count up by themselves.
+
+        Args:
+            epoch: Coverage epoch, >= 0.
+
+        Raises:
+            OptionError: The epoch is negative.
+        """
+        if epoch < 0:
+            raise OptionError(f"epoch must be >= 0, got {epoch}.")
+        self._progress.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int | None]:
+        """Where this process stands, for `load_state_dict`.
+
+        In a process that iterates the dataset itself (`num_workers=0`, or a worker of torchdata's
+        `StatefulDataLoader`) the offset counts the samples that it has yielded.
+
+        Returns:
+            `{"epoch", "offset", "batch_size"}`; `batch_size` None says that the offset is this process's own.
+        """
+        return self._progress.state(self._worker_number())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues where a state was taken: the next pass begins at its offset.
+
+        Args:
+            state: `epoch`; `offset` in samples; `batch_size`, with which an offset that counts a rank's
+                samples is dealt to its workers in the DataLoader's turn order, or None when the offset is
+                this process's own.
+
+        Raises:
+            OptionError: A value is missing or negative, or the offset is no multiple of the batch size.
+        """
+        self._progress.load(state, self._worker_number())
+
+    # Iteration.
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yields the items of this worker in plan order. Closing the iterator ends every thread."""
+        place = self._current_place()
+        in_worker = get_worker_info() is not None
+        if in_worker:
+            # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
+            av.logging.set_level(None)
+        start = self._progress.begin(place.worker, place.num_workers, self._sample_limits(place))
+        share = WorkerPlace(place.rank, place.world_size, start.share, place.num_workers)
+        parts = make_parts(
+            self._current_runtime(place.num_workers),
+            self._options,
+            share,
+            self._anchors,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            transforms=self.image_transforms,
+            stats=WorkerStats(self._stats, place.worker),
+        )
+        stream = EpisodeStream(parts, epoch=start.epoch, offset=start.offset, repeat=self.repeat)
+        for _, item in stream:
+            self._progress.count(place.worker)
+            yield item
+        self._progress.finish(place.worker)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Refuses indexing."""
+        raise TypeError(
+            f"StreamingLeRobotDataset cannot be indexed (got [{index!r}]): it streams. Iterate over it or "
+            f"over a "
+            "DataLoader, or use lerobot.datasets.LeRobotDataset for random access."
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what belongs to this process, so that a worker's copy is small."""
+        state = self.__dict__.copy()
+        state["_meta"] = None
+        state["_runtime"] = None
+        state["_place"] = self._rank_and_world()
+        return state
+
+    def _worker_number(self) -> int:
+        info = get_worker_info()
+        return 0 if info is None else int(info.id)
+
+    def _rank_and_world(self) -> tuple[int, int]:
+        """This training process among all, from torch.distributed, else from the environment."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        if self._place is not None and get_worker_info() is not None:
+            # A spawned worker is not in the process group; the training process told it where it belongs.
+            return self._place
+        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        try:
+            return int(rank), int(world)
+        except ValueError:
+            raise OptionError(
+                f"The environment says RANK={rank!r} and WORLD_SIZE={world!r}; both must be integers."
+            ) from None
+
+    def _current_place(self) -> WorkerPlace:
+        rank, world_size = self._rank_and_world()
+        info = get_worker_info()
+        if info is None:
+            return WorkerPlace(rank, world_size, 0, 1)
+        return WorkerPlace(rank, world_size, int(info.id), int(info.num_workers))
+
+    def _sample_limits(self, place: WorkerPlace) -> list[int | None]:
+        """Samples that each worker of the rank can give per pass; None means endless."""
+        if self.repeat:
+            return [None] * place.num_workers
+        counts = self._anchors.counts
+        return [
+            sum(
+                counts[number]
+                for number in shards_for_worker(
+                    counts,
+                    rank=place.rank,
+                    world_size=place.world_size,
+                    worker=worker,
+                    num_workers=place.num_workers,
+                )
+            )
+            for worker in range(place.num_workers)
+        ]
+
+    def _current_runtime(self, num_workers: int) -> WorkerRuntime:
+        """The long-lived parts of this process; a forked process makes its own."""
+        key = (os.getpid(), num_workers)
+        if self._runtime is None or self._runtime[0] != key:
+            self._runtime = key, make_runtime(self._open, self._options, num_workers)
+        return self._runtime[1]
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise OptionError(f"{name} must be one of {list(choices)}, got {value!r}.")

@@ -1,0 +1,191 @@
+"""Decoded frames by look-ahead: when a GOP is decoded, what the coming draws want of it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import av
+
+from lerobot_streaming.decode.decoders import decode_run
+from lerobot_streaming.errors import DecodeError, PipelineClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lerobot_streaming.decode.decoders import DecoderPool
+    from lerobot_streaming.decode.lookahead import LookAhead
+    from lerobot_streaming.episodes.videos import EpisodeVideo
+    from lerobot_streaming.stats import WorkerStats
+
+
+@dataclass(slots=True)
+class _Gop:
+    """Kept frames of one GOP, by sample; the lock makes threads that want the same GOP decode it once."""
+
+    lock: Lock = field(default_factory=Lock)
+    frames: dict[int, av.VideoFrame] = field(default_factory=dict)
+    users: int = 0
+
+
+def frame_bytes(frame: av.VideoFrame) -> int:
+    """Bytes of a decoded frame's planes, line padding included."""
+    return sum(plane.buffer_size for plane in frame.planes)
+
+
+class FrameCache:
+    """Gives decoded frames, decoding each GOP about once while the window reaches over its draws.
+
+    Thread-safe. The kept frames are libav's own buffers in the decoder's format (1.5 bytes a pixel for
+    yuv420p), not copies.
+
+    Args:
+        budget_bytes: Most bytes of frames kept for later draws; 0 keeps none.
+        lookahead: The window of coming draws.
+        decoders: Where decoders come from.
+        stats: Counters to report to.
+        cancelled: Says True when decoding must stop.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        lookahead: LookAhead,
+        decoders: DecoderPool,
+        stats: WorkerStats,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """Makes an empty cache."""
+        self._budget_bytes = budget_bytes
+        self._lookahead = lookahead
+        self._decoders = decoders
+        self._stats = stats
+        self._cancelled = cancelled
+        self._gops: dict[tuple[int, int, int], _Gop] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the frames kept now; at most the budget."""
+        return self._bytes
+
+    def frames(
+        self, position: int, camera: int, video: EpisodeVideo, wanted: Sequence[int]
+    ) -> list[av.VideoFrame]:
+        """Decoded frames of one camera.
+
+        Args:
+            position: Position of the episode.
+            camera: Number of the camera.
+            video: Its mini-MP4.
+            wanted: Frame numbers, in any order, repeats allowed.
+
+        Returns:
+            One decoded frame per wanted number. They are shared: read them only.
+
+        Raises:
+            DecodeError: libav refuses the data, or a frame does not come out; episode and file are named.
+            PipelineClosedError: Decoding was cancelled.
+        """
+        found: dict[int, av.VideoFrame] = {}
+        for start in dict.fromkeys(video.start_of_frame[frame] for frame in wanted):
+            samples = {
+                video.sample_of_frame[frame] for frame in wanted if video.start_of_frame[frame] == start
+            }
+            found |= self._gop_frames(position, camera, video, start, samples)
+        return [found[video.sample_of_frame[frame]] for frame in wanted]
+
+    def draw_done(self, position: int, frame: int, videos: Sequence[EpisodeVideo]) -> None:
+        """Takes a delivered draw out of the window and drops the frames that nothing wants any more.
+
+        Args:
+            position: Position of the episode.
+            frame: The anchor's frame number.
+            videos: The episode's cameras.
+        """
+        unwanted = self._lookahead.remove(position, frame)
+        with self._lock:
+            for camera, (video, frames) in enumerate(zip(videos, unwanted, strict=True)):
+                for number in frames:
+                    key = (position, camera, video.start_of_frame[number])
+                    gop = self._gops.get(key)
+                    if gop is None:
+                        continue
+                    dropped = gop.frames.pop(video.sample_of_frame[number], None)
+                    if dropped is not None:
+                        self._bytes -= frame_bytes(dropped)
+                    if not gop.frames and not gop.users:
+                        del self._gops[key]
+
+    def _gop_frames(
+        self, position: int, camera: int, video: EpisodeVideo, start: int, samples: set[int]
+    ) -> dict[int, av.VideoFrame]:
+        """The frames of some samples of one GOP, by sample."""
+        key = (position, camera, start)
+        with self._lock:
+            gop = self._gops.setdefault(key, _Gop())
+            gop.users += 1
+        try:
+            with gop.lock:
+                found = {sample: gop.frames[sample] for sample in samples if sample in gop.frames}
+                self._stats.add("frames_from_cache", len(found))
+                missing = samples - found.keys()
+                if missing:
+                    found |= self._decode(position, camera, video, start, missing, gop)
+                return found
+        finally:
+            with self._lock:
+                gop.users -= 1
+                if not gop.frames and not gop.users:
+                    self._gops.pop(key, None)
+
+    def _decode(
+        self, position: int, camera: int, video: EpisodeVideo, start: int, missing: set[int], gop: _Gop
+    ) -> dict[int, av.VideoFrame]:
+        """Decodes a GOP from its sync sample to the last wanted sample, keeping what the window wants."""
+        ahead: set[int] = set()
+        if self._budget_bytes:
+            coming = self._lookahead.wanted(camera, position, video.frames_of_start[start])
+            ahead = {video.sample_of_frame[frame] for frame in coming} - gop.frames.keys()
+        wanted = missing | ahead
+        last = max(wanted)
+        begin = perf_counter()
+        try:
+            with self._decoders.lend(video.stream) as decoder:
+                frames = decode_run(decoder, video.packets(start, last), start, wanted, self._cancelled)
+        except av.error.FFmpegError as error:
+            raise DecodeError(
+                f"libav could not decode camera {video.camera!r} of the episode at position {position}, "
+                f"samples "
+                f"{start} to {last} of its span in file {video.path}: {error}. The file is damaged there: "
+                f"restore "
+                "it, or leave the episode out with `episodes=[...]`."
+            ) from error
+        self._stats.add("decode_s", perf_counter() - begin)
+        self._stats.add("frames_decoded", last - start + 1)
+        if not missing <= frames.keys():
+            if self._cancelled():
+                raise PipelineClosedError("The pipeline was closed during a decode.")
+            raise DecodeError(
+                f"The decoder did not return sample(s) {sorted(missing - frames.keys())} of camera "
+                f"{video.camera!r} of the episode at position {position} (file {video.path}), though their "
+                f"bytes "
+                "were read. The file is damaged there: restore it, or leave the episode out with "
+                "`episodes=[...]`."
+            )
+        if self._budget_bytes:
+            self._keep(gop, frames)
+        return {sample: frames[sample] for sample in missing}
+
+    def _keep(self, gop: _Gop, frames: dict[int, av.VideoFrame]) -> None:
+        """Keeps frames as far as the budget allows; the rest is decoded again when its draw comes."""
+        with self._lock:
+            for sample, frame in frames.items():
+                size = frame_bytes(frame)
+                if self._bytes + size > self._budget_bytes:
+                    break
+                gop.frames[sample] = frame
+                self._bytes += size

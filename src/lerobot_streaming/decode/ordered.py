@@ -1,0 +1,162 @@
+"""A bounded, ordered queue of work: whatever finishes first, results leave in the order of submission."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Condition, Thread
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from lerobot_streaming.errors import DecodeStallError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STALL_TIMEOUT_S: Final = 120.0
+"""Seconds after which one decode that has not returned is an error. Ordinary decodes take milliseconds."""
+
+
+class Slot[Task, Result]:
+    """One piece of work between submission and delivery."""
+
+    __slots__ = ("activity", "busy_since", "done", "error", "result", "task")
+
+    def __init__(self, task: Task) -> None:
+        """Makes a slot whose work has not begun."""
+        self.task = task
+        self.result: Result | None = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.activity = ""
+        self.busy_since: float | None = None
+
+    def begin(self, activity: str) -> None:
+        """Notes what a thread does now, from here on under the stall timeout.
+
+        Args:
+            activity: What is being done to which file, for the message.
+        """
+        self.activity = activity
+        self.busy_since = perf_counter()
+
+
+class OrderedPipeline[Task, Result]:
+    """Threads that work on tasks and one consumer that takes the results in order.
+
+    Args:
+        work: Turns a slot's task into its result, in one of the threads.
+        threads: Number of threads.
+        name: Prefix of their names.
+        stall_timeout_s: Seconds that one begun activity may take.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Slot[Task, Result]], Result],
+        *,
+        threads: int,
+        name: str,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> None:
+        """Starts the threads."""
+        self._work = work
+        self._stall_timeout_s = stall_timeout_s
+        self._slots: deque[Slot[Task, Result]] = deque()
+        self._waiting: deque[Slot[Task, Result]] = deque()
+        self._changed = Condition()
+        self._closed = False
+        self._threads = [
+            Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __len__(self) -> int:
+        """Tasks that were submitted and not delivered."""
+        return len(self._slots)
+
+    @property
+    def num_finished(self) -> int:
+        """Results that wait for delivery."""
+        return sum(slot.done for slot in list(self._slots))
+
+    def cancelled(self) -> bool:
+        """Whether the pipeline was closed."""
+        return self._closed
+
+    def submit(self, task: Task) -> None:
+        """Adds a task.
+
+        Args:
+            task: What the threads' function gets.
+        """
+        slot: Slot[Task, Result] = Slot(task)
+        with self._changed:
+            self._slots.append(slot)
+            self._waiting.append(slot)
+            self._changed.notify_all()
+
+    def pop(self) -> Result:
+        """Waits for the oldest task.
+
+        Returns:
+            Its result.
+
+        Raises:
+            DecodeStallError: What the task's thread does has not returned within the stall timeout.
+            BaseException: What the task's thread raised.
+        """
+        slot = self._slots[0]
+        with self._changed:
+            while not slot.done:
+                self._changed.wait(timeout=min(1.0, self._stall_timeout_s / 4))
+                # None before a thread has begun and again once it is done.
+                since = slot.busy_since
+                if since is not None and perf_counter() - since > self._stall_timeout_s:
+                    raise DecodeStallError(
+                        f"{slot.activity} has not returned within {self._stall_timeout_s:g} s. The file is "
+                        "probably damaged there: check it, or leave the episode out with `episodes=[...]`."
+                    )
+            self._slots.popleft()
+        if slot.error is not None:
+            raise slot.error
+        return slot.result  # type: ignore[return-value]  # Set together with `done` when there is no error.
+
+    def close(self) -> None:
+        """Stops the threads: work that has not begun is dropped, work under way is told by `cancelled`."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._slots.clear()
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the threads to end.
+
+        Args:
+            timeout_s: Seconds to wait in all.
+
+        Returns:
+            Whether every thread has ended.
+        """
+        deadline = perf_counter() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - perf_counter()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                slot = self._waiting.popleft()
+            try:
+                slot.result = self._work(slot)
+            except BaseException as error:  # noqa: BLE001  The consumer raises it, whatever it is.
+                slot.error = error
+            with self._changed:
+                slot.busy_since = None
+                slot.done = True
+                self._changed.notify_all()

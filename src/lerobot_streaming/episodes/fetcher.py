@@ -1,0 +1,250 @@
+"""The admission frontier: fetches whole episodes ahead of the plan, within the byte budget.
+
+Episodes are reserved strictly in the order in which the plan admits them, so speculative prefetch can never
+take the room that an earlier episode needs: when nothing is being decoded any more, the next episode always
+fits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Lock, Thread
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from lerobot_streaming.errors import PipelineClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
+    from lerobot_streaming.episodes.layout import DatasetLayout
+    from lerobot_streaming.episodes.rows import RowReader, RowTable
+    from lerobot_streaming.episodes.videos import EpisodeVideo, VideoCatalog
+    from lerobot_streaming.stats import WorkerStats
+    from lerobot_streaming.storage.base import RangeReader
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePayload:
+    """All that is held of a fetched episode.
+
+    Attributes:
+        position: Position of the episode.
+        rows: Its rows.
+        videos: One mini-MP4 per camera, in the order of the layout's cameras.
+    """
+
+    position: int
+    rows: RowTable
+    videos: tuple[EpisodeVideo, ...]
+
+
+@dataclass(slots=True)
+class _Resident:
+    """An episode that holds a reservation."""
+
+    payload: Future[EpisodePayload]
+    leases: deque[int] = field(default_factory=deque)  # Draws left per epoch that shares it, oldest first.
+
+
+class EpisodeFetcher:
+    """Keeps the episodes of the coming draws in memory.
+
+    Only the thread that consumes the plan calls `advance` and `payload`; `draw_done` may be called by any
+    thread.
+
+    Args:
+        layout: The selected episodes.
+        catalog: Spans and frame maps of their videos; None for a dataset without videos.
+        rows: Reader of their rows.
+        reader: Where the video bytes come from.
+        cache: Reservations against the byte budget.
+        size_bytes: Exact mini-MP4 bytes of each position.
+        frontier: Endless or finite iterator of (position, draws) in the order in which the plan admits them.
+        pool_size: Episodes that the plan mixes.
+        prefetch: Episodes fetched ahead of the pool.
+        threads: Episodes fetched at a time.
+        stats: Counters to report to.
+    """
+
+    def __init__(
+        self,
+        *,
+        layout: DatasetLayout,
+        catalog: VideoCatalog | None,
+        rows: RowReader,
+        reader: RangeReader,
+        cache: EpisodeByteCache,
+        size_bytes: Mapping[int, int],
+        frontier: Iterator[tuple[int, int]],
+        pool_size: int,
+        prefetch: int,
+        threads: int,
+        stats: WorkerStats,
+    ) -> None:
+        """Starts the fetch threads; nothing is fetched before `advance`."""
+        self._layout = layout
+        self._catalog = catalog
+        self._rows = rows
+        self._reader = reader
+        self._cache = cache
+        self._size_bytes = size_bytes
+        self._frontier = frontier
+        self._limit = pool_size + prefetch
+        self._stats = stats
+        self._next: tuple[int, int] | None = None
+        self._residents: dict[int, _Resident] = {}
+        self._num_leases = 0
+        self._lock = Lock()
+        self._work: SimpleQueue[tuple[int, Future[EpisodePayload]] | None] = SimpleQueue()
+        self._closed = False
+        self._threads = [
+            Thread(target=self._run, name=f"lerobot-streaming-fetch-{number}", daemon=True)
+            for number in range(min(threads, self._limit))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def advance(self) -> None:
+        """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow."""
+        while self._num_leases < self._limit:
+            if self._next is None:
+                self._next = next(self._frontier, None)
+                if self._next is None:
+                    return
+            position, draws = self._next
+            with self._lock:
+                resident = self._residents.get(position)
+                if resident is not None:
+                    # Still resident from the epoch before: its bytes are not fetched twice.
+                    resident.leases.append(draws)
+                    self._num_leases += 1
+                    self._next = None
+                    continue
+            if not self._cache.try_reserve(position, self._size_bytes[position]):
+                return
+            payload: Future[EpisodePayload] = Future()
+            with self._lock:
+                self._residents[position] = _Resident(payload, deque([draws]))
+                self._num_leases += 1
+            self._next = None
+            self._stats.add("episodes_admitted", 1)
+            self._work.put((position, payload))
+
+    def payload(self, position: int) -> Future[EpisodePayload] | None:
+        """The payload of an episode that a draw needs now.
+
+        Args:
+            position: Position of the episode.
+
+        Returns:
+            A future, done or under way; None while the budget has no room for the episode yet.
+        """
+        with self._lock:
+            resident = self._residents.get(position)
+        if resident is None:
+            self.advance()
+            with self._lock:
+                resident = self._residents.get(position)
+        return None if resident is None else resident.payload
+
+    def draw_done(self, position: int) -> None:
+        """Counts a draw whose decode has finished; after an episode's last one its bytes are released.
+
+        Args:
+            position: Position of the episode.
+        """
+        with self._lock:
+            resident = self._residents.get(position)
+            if resident is None:
+                return  # The pipeline was closed meanwhile, and everything released.
+            resident.leases[0] -= 1
+            if resident.leases[0] > 0:
+                return
+            resident.leases.popleft()
+            self._num_leases -= 1
+            if resident.leases:
+                return
+            del self._residents[position]
+        self._cache.release(position)
+
+    def waiting_episode(self) -> int | None:
+        """Position of the episode that waits for room in the budget, or None."""
+        return None if self._next is None else self._next[0]
+
+    def close(self) -> None:
+        """Stops the threads and releases every reservation. Fetches under way end by themselves."""
+        self._closed = True
+        for _ in self._threads:
+            self._work.put(None)
+        with self._lock:
+            positions = list(self._residents)
+            for resident in self._residents.values():
+                resident.payload.cancel()
+            self._residents.clear()
+        for position in positions:
+            self._cache.release(position)
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the threads to end.
+
+        Args:
+            timeout_s: Seconds to wait in all.
+
+        Returns:
+            Whether every thread has ended.
+        """
+        deadline = perf_counter() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - perf_counter()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None or self._closed:
+                return
+            position, future = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._fetch(position))
+            except BaseException as error:  # noqa: BLE001  The consumer raises it, whatever it is.
+                future.set_exception(error)
+
+    def _fetch(self, position: int) -> EpisodePayload:
+        begin = perf_counter()
+        rows = self._rows.read(position)
+        videos = []
+        for camera in self._layout.cameras:
+            if self._closed:
+                raise PipelineClosedError("The pipeline was closed while an episode was being fetched.")
+            if self._catalog is not None:
+                videos.append(self._catalog.fetch(position, camera, rows.timestamps, self._reader))
+        fetched = sum(len(video.data) for video in videos)
+        self._cache.set_resident(position, fetched)
+        self._stats.add("bytes_fetched", fetched)
+        self._stats.add("fetch_s", perf_counter() - begin)
+        return EpisodePayload(position, rows, tuple(videos))
+
+
+def endless_frontier(
+    first: Mapping[int, int], orders: Iterator[list[int]], draws: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """The order of admission over several epochs.
+
+    Args:
+        first: Draws left per position in the first epoch, in admission order.
+        orders: Admission orders of the epochs after it.
+        draws: Draws of each position in a whole epoch.
+
+    Returns:
+        Iterator of (position, draws).
+    """
+    later = ((position, draws[position]) for order in orders for position in order)
+    return itertools.chain(first.items(), later)

@@ -1,0 +1,271 @@
+"""The rows of an episode, read from Parquet once and kept as tensors.
+
+Row groups are pruned by the statistics of the `index` column, only declared columns are read, and each
+numeric column becomes one tensor with the dtype that map-style items have: LeRobot turns every row into
+Python numbers and those into tensors, so floats of any width arrive as float32, integers as int64 and
+booleans as bool.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from lerobot_streaming.episodes.columns import column_tensor, row_value
+from lerobot_streaming.errors import DatasetLayoutError, FetchError, RowError
+from lerobot_streaming.storage.range_file import RangeFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from lerobot_streaming.episodes.layout import DatasetLayout
+    from lerobot_streaming.storage.base import RangeReader
+
+LANGUAGE_COLUMNS: Final = ("language_persistent", "language_events")
+"""Columns that hold lists of language rows; lerobot hands them on as Python lists
+(lerobot.datasets.language)."""
+
+REQUIRED_COLUMNS: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+"""Columns that every LeRobotDataset v3 data file has (lerobot.utils.constants.DEFAULT_FEATURES)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """The rows of one episode.
+
+    Attributes:
+        columns: Feature name to a tensor (n, *shape), or to a list of n Python values (strings, None,
+            language rows, undecoded images as `{"bytes", "path"}`), in the order of the dataset's features.
+        timestamps: Seconds since the start of the episode, float64 (n,), rounded to float32 as items carry
+            them.
+        tasks: Row of `tasks.parquet` per frame.
+    """
+
+    columns: Mapping[str, torch.Tensor | list[Any]]
+    timestamps: NDArray[np.float64]
+    tasks: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Footer:
+    """What is kept of an open Parquet file: its footer and the index range of each row group."""
+
+    metadata: Any
+    size: int
+    columns: frozenset[str]
+    index_min: NDArray[np.float64]
+    index_max: NDArray[np.float64]
+    episode_min: NDArray[np.float64]
+    episode_max: NDArray[np.float64]
+
+
+def _statistics(metadata: Any, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Smallest and largest value of a column per row group; infinite where the file does not say."""
+    low = np.full(metadata.num_row_groups, -math.inf)
+    high = np.full(metadata.num_row_groups, math.inf)
+    names = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    if column in names:
+        number = names.index(column)
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(number).statistics
+            if statistics is not None and statistics.has_min_max:
+                low[group], high[group] = statistics.min, statistics.max
+    return low, high
+
+
+class RowReader:
+    """Reads episodes' rows. Thread-safe; footers stay open for the life of the reader.
+
+    Args:
+        layout: The selected episodes.
+        reader: Where the Parquet bytes come from.
+        decode_language: Turns a language column into one Python value per row; called only for such columns.
+    """
+
+    def __init__(
+        self,
+        layout: DatasetLayout,
+        reader: RangeReader,
+        decode_language: Callable[[pa.ChunkedArray, str], list[Any]],
+    ) -> None:
+        """Reads nothing yet."""
+        self._layout = layout
+        self._reader = reader
+        self._decode_language = decode_language
+        self._columns = [key for key, feature in layout.features.items() if feature["dtype"] != "video"]
+        self._footers: dict[str, _Footer] = {}
+        self._lock = Lock()
+
+    def check(self, positions: Iterable[int]) -> None:
+        """Checks the footers of the files of some episodes, without reading rows.
+
+        Args:
+            positions: Positions of the episodes.
+
+        Raises:
+            MissingFileError: A Parquet file is missing.
+            DatasetLayoutError: A column is missing, or a file's statistics show that an episode's rows are
+                not there; the message names file and episode.
+        """
+        layout = self._layout
+        for position in positions:
+            footer = self._footer(layout.data_path(position))
+            groups = self._candidates(footer, position)
+            rows = sum(footer.metadata.row_group(group).num_rows for group in groups)
+            episode, length = int(layout.episode_index[position]), int(layout.lengths[position])
+            where = f"{layout.data_path(position)} below {self._reader.root}"
+            if rows < length:
+                first = int(layout.first_index[position])
+                raise DatasetLayoutError(
+                    f"Episode {episode} has {length} frames (index {first} to {first + length - 1}), but "
+                    f"{where} "
+                    f"holds at most {rows} rows of them. The file and meta/episodes do not belong together."
+                )
+            if not any(footer.episode_min[group] <= episode <= footer.episode_max[group] for group in groups):
+                raise DatasetLayoutError(
+                    f"The rows that meta/episodes gives to episode {episode} carry another episode_index in "
+                    f"{where}. The file and meta/episodes do not belong together."
+                )
+
+    def read(self, position: int) -> RowTable:
+        """Reads the rows of one episode.
+
+        Args:
+            position: Position of the episode.
+
+        Returns:
+            Its rows in frame order.
+
+        Raises:
+            RowError: The rows are not those that the metadata promises.
+            FetchError: The file could not be read.
+        """
+        layout = self._layout
+        path = layout.data_path(position)
+        footer = self._footer(path)
+        try:
+            with pq.ParquetFile(
+                pa.PythonFile(RangeFile(self._reader, path, footer.size), mode="r"), metadata=footer.metadata
+            ) as file:
+                groups = self._candidates(footer, position)
+                present = [key for key in self._columns if key in footer.columns]
+                table = file.read_row_groups(groups, columns=present, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise FetchError(
+                f"Could not read the rows of episode {layout.episode_index[position]} from {path} below "
+                f"{self._reader.root}: {error}"
+            ) from error
+        return self._table(self._filtered(table, position, path), position, path)
+
+    def _footer(self, path: str) -> _Footer:
+        with self._lock:
+            footer = self._footers.get(path)
+        if footer is None:
+            size = self._reader.stat(path).size
+            try:
+                metadata = pq.read_metadata(pa.PythonFile(RangeFile(self._reader, path, size), mode="r"))
+            except pa.ArrowException as error:
+                raise DatasetLayoutError(
+                    f"{path} below {self._reader.root} is no readable Parquet file: {error}"
+                ) from error
+            names = frozenset(metadata.schema.to_arrow_schema().names)
+            missing = [name for name in REQUIRED_COLUMNS if name not in names]
+            if missing:
+                raise DatasetLayoutError(
+                    f"{path} below {self._reader.root} lacks the column(s) {missing} that every "
+                    "LeRobotDataset v3 data file has. Restore the file from the source of the dataset."
+                )
+            footer = _Footer(
+                metadata,
+                size,
+                names,
+                *_statistics(metadata, "index"),
+                *_statistics(metadata, "episode_index"),
+            )
+            with self._lock:
+                self._footers[path] = footer
+        return footer
+
+    def _candidates(self, footer: _Footer, position: int) -> list[int]:
+        """Row groups that may hold rows of an episode."""
+        first = int(self._layout.first_index[position])
+        last = first + int(self._layout.lengths[position]) - 1
+        return [
+            int(group) for group in np.nonzero((footer.index_min <= last) & (footer.index_max >= first))[0]
+        ]
+
+    def _filtered(self, table: pa.Table, position: int, path: str) -> pa.Table:
+        """The rows of the episode, checked to be the planned ones."""
+        layout = self._layout
+        first, length = int(layout.first_index[position]), int(layout.lengths[position])
+        episode = int(layout.episode_index[position])
+        index = table.column("index").to_numpy()
+        rows = np.nonzero((index >= first) & (index < first + length))[0]
+        expected = np.arange(first, first + length)
+        if not np.array_equal(index[rows], expected):
+            raise RowError(
+                f"Episode {episode} must have the rows with index {first} to {first + length - 1} in "
+                f"ascending "
+                f"order, but {path} holds {len(rows)} rows in that range"
+                f"{'' if len(rows) != length else ' in another order or with repeats'}. "
+                "The file and meta/episodes do not belong together."
+            )
+        table = table.slice(int(rows[0]), length) if rows[-1] - rows[0] + 1 == length else table.take(rows)
+        found = table.column("episode_index").to_numpy()
+        if (found != episode).any():
+            row = int(np.argmax(found != episode))
+            raise RowError(
+                f"The row with index {first + row} in {path} carries episode_index {found[row]}, but "
+                f"meta/episodes "
+                f"gives it to episode {episode}."
+            )
+        return table
+
+    def _table(self, table: pa.Table, position: int, path: str) -> RowTable:
+        """Converts the filtered rows."""
+        columns: dict[str, torch.Tensor | list[Any]] = {}
+        for key in self._columns:
+            if key not in table.column_names:
+                # Declared, but not in the file: None in every item, as in map-style.
+                columns[key] = [None] * len(table)
+                continue
+            feature, column = self._layout.features[key], table.column(key)
+            if key in LANGUAGE_COLUMNS:
+                columns[key] = self._decode_language(column, key)
+            elif feature["dtype"] == "image":
+                columns[key] = column.to_pylist()
+            else:
+                columns[key] = self._values(column, key, position, path)
+        timestamps, tasks = columns["timestamp"], columns["task_index"]
+        if not isinstance(timestamps, torch.Tensor) or not isinstance(tasks, torch.Tensor):
+            raise RowError(
+                f"Episode {self._layout.episode_index[position]} in {path} has rows without timestamp or "
+                "task_index, or with values that are no numbers."
+            )
+        return RowTable(
+            columns, timestamps.numpy().astype(np.float64).reshape(-1), tasks.reshape(-1).tolist()
+        )
+
+    def _values(
+        self, column: pa.ChunkedArray, key: str, position: int, path: str
+    ) -> torch.Tensor | list[Any]:
+        """A column as one tensor, or row by row where it holds text or missing values."""
+        feature = self._layout.features[key]
+        try:
+            tensor = column_tensor(column, feature["shape"], feature["dtype"])
+            return [row_value(value) for value in column.to_pylist()] if tensor is None else tensor
+        except (pa.ArrowException, RuntimeError, TypeError, ValueError) as error:
+            raise RowError(
+                f"Column {key!r} of episode {self._layout.episode_index[position]} in {path} cannot be read "
+                f"as {feature['dtype']} of shape {tuple(feature['shape'])}: {error}. Repair the file or the "
+                "feature in meta/info.json."
+            ) from error

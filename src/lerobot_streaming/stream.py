@@ -1,0 +1,300 @@
+"""One pass of one worker over its plan: plan, admission, fetch, decode, ordered delivery.
+
+The consumer's own thread plans and delivers. It keeps a window of coming draws, hands the next ones to the
+decode threads as soon as their episodes hold a reservation, and yields finished items in plan order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import local
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from lerobot_streaming.decode.colour import ColourConverter
+from lerobot_streaming.decode.frame_cache import FrameCache
+from lerobot_streaming.decode.lookahead import LookAhead, window_length
+from lerobot_streaming.decode.ordered import OrderedPipeline, Slot
+from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload, endless_frontier
+from lerobot_streaming.errors import ByteBudgetError
+from lerobot_streaming.items import Item, ItemBuilder, transform_images
+from lerobot_streaming.plan import CoveragePlan, sample_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from lerobot_streaming.decode.decoders import DecoderPool
+    from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
+    from lerobot_streaming.episodes.layout import DatasetLayout
+    from lerobot_streaming.episodes.rows import RowReader
+    from lerobot_streaming.episodes.videos import VideoCatalog
+    from lerobot_streaming.stats import WorkerStats
+    from lerobot_streaming.storage.base import RangeReader
+
+QUEUE_BYTES: Final = 1024**3
+"""Bytes of finished items kept ahead per worker; the queue is shortened when items are so large that
+`decoded_queue_size` of them would need more."""
+
+_WINDOW_STEP: Final = 64
+"""Draws by which the look-ahead window grows per delivered item until it is full, so that the first item does
+not wait for it."""
+
+_JOIN_TIMEOUT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One planned sample.
+
+    Attributes:
+        epoch: Coverage epoch.
+        position: Position of the episode in the dataset's selection.
+        frame: Frame number of the anchor in its episode.
+    """
+
+    epoch: int
+    position: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamParts:
+    """What a pass is made of; all of it outlives the pass.
+
+    Attributes:
+        layout: The selected episodes.
+        catalog: Spans and frame maps of their videos.
+        rows: Reader of their rows.
+        reader: Where bytes come from.
+        cache: Reservations of this worker.
+        decoders: Open decoders of this worker.
+        items: Builder of items.
+        stats: Counters of this worker.
+        size_bytes: Mini-MP4 bytes per position.
+        positions: Positions of this worker's episodes, in the order of the plan's episodes.
+        plan: The worker's plan; its positions are places in `positions`.
+        pool_size: Episodes that the plan mixes.
+        prefetch: Episodes fetched ahead of the pool.
+        fetch_threads: Episodes fetched at a time.
+        decode_threads: Decode threads.
+        queue_size: Finished items kept ahead.
+        frame_cache_bytes: Bytes of decoded frames kept by look-ahead.
+        draw_frame_bytes: Bytes of decoded frames that one draw wants.
+        item_bytes: Bytes of one item's images.
+        rgb_keys: Cameras that transforms apply to.
+        transforms: Image transforms, or None.
+        seed: Seed of order and augmentation.
+    """
+
+    layout: DatasetLayout
+    catalog: VideoCatalog | None
+    rows: RowReader
+    reader: RangeReader
+    cache: EpisodeByteCache
+    decoders: DecoderPool
+    items: ItemBuilder
+    stats: WorkerStats
+    size_bytes: Mapping[int, int]
+    positions: Sequence[int]
+    plan: CoveragePlan
+    pool_size: int
+    prefetch: int
+    fetch_threads: int
+    decode_threads: int
+    queue_size: int
+    frame_cache_bytes: int
+    draw_frame_bytes: int
+    item_bytes: int
+    rgb_keys: Sequence[str]
+    transforms: Callable[[Any], Any] | None
+    seed: int
+
+
+@contextmanager
+def augmentation_seed(seed: int) -> Iterator[None]:
+    """Seeds the random generators that transforms use, and puts the process's own states back afterwards.
+
+    Args:
+        seed: Seed, at most 63 bits.
+
+    Yields:
+        Nothing.
+    """
+    torch_state = torch.default_generator.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002  Transforms may use the legacy generator.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+type _Task = tuple[Draw, Future[EpisodePayload]]
+
+
+class EpisodeStream:
+    """Yields the items of one pass in plan order.
+
+    Args:
+        parts: What the pass is made of.
+        epoch: First coverage epoch.
+        offset: Draws of it to skip; with `repeat` it may reach into later epochs.
+        repeat: Whether epochs follow one another endlessly.
+    """
+
+    def __init__(self, parts: StreamParts, *, epoch: int, offset: int, repeat: bool) -> None:
+        """Starts the threads; bytes are read from the first `__iter__` step on."""
+        self._parts = parts
+        plan, positions = parts.plan, parts.positions
+        if repeat:
+            epoch, offset = epoch + offset // plan.num_anchors, offset % plan.num_anchors
+        self._draws = (
+            Draw(number, positions[place], frame)
+            for number, place, frame in plan.draws(epoch, offset, repeat=repeat)
+        )
+        later = itertools.count(epoch + 1) if repeat else iter(())
+        whole = {positions[place]: count for place, count in plan.remaining_after(epoch, 0).items()}
+        frontier = endless_frontier(
+            {positions[place]: count for place, count in plan.remaining_after(epoch, offset).items()},
+            ([positions[place] for place in plan.admission_order(number)] for number in later),
+            whole,
+        )
+        self._queue_size = max(1, min(parts.queue_size, QUEUE_BYTES // max(1, parts.item_bytes)))
+        lengths = [int(length) for length in parts.layout.lengths]
+        lookahead = LookAhead(lengths, parts.items.camera_windows)
+        self._lookahead = lookahead
+        self._window_length = self._queue_size
+        if parts.frame_cache_bytes:
+            self._window_length = window_length(
+                parts.frame_cache_bytes, parts.draw_frame_bytes, self._queue_size
+            )
+        self._window: deque[Draw] = deque()
+        self._converters = local()
+        self._pipeline: OrderedPipeline[_Task, tuple[Draw, Item]] = OrderedPipeline(
+            self._decode, threads=parts.decode_threads, name="lerobot-streaming-decode"
+        )
+        self._frames = FrameCache(
+            parts.frame_cache_bytes, lookahead, parts.decoders, parts.stats, self._pipeline.cancelled
+        )
+        self._fetcher = EpisodeFetcher(
+            layout=parts.layout,
+            catalog=parts.catalog,
+            rows=parts.rows,
+            reader=parts.reader,
+            cache=parts.cache,
+            size_bytes=parts.size_bytes,
+            frontier=frontier,
+            pool_size=parts.pool_size,
+            prefetch=parts.prefetch,
+            threads=parts.fetch_threads,
+            stats=parts.stats,
+        )
+
+    def __iter__(self) -> Iterator[tuple[Draw, Item]]:
+        """Yields (draw, item) until the plan ends. Closing the generator stops every thread."""
+        parts = self._parts
+        try:
+            self._fetcher.advance()
+            while True:
+                self._fill_window()
+                self._submit()
+                if not len(self._pipeline):
+                    if self._window:
+                        self._raise_no_room()
+                    return
+                begin = perf_counter()
+                draw, item = self._pipeline.pop()
+                parts.stats.add("wait_s", perf_counter() - begin)
+                self._fetcher.advance()
+                # The threads go on with the next items while this one is transformed and used.
+                self._submit()
+                if parts.transforms is not None:
+                    self._transform(draw, item, parts.transforms)
+                self._report()
+                yield draw, item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stops every thread and releases every byte; safe to call twice."""
+        self._pipeline.close()
+        self._fetcher.close()
+        deadline = perf_counter() + _JOIN_TIMEOUT_S
+        self._pipeline.join(deadline - perf_counter())
+        self._fetcher.join(max(0.0, deadline - perf_counter()))
+        self._parts.stats.put("queue_depth", 0)
+        self._parts.stats.put("pool_bytes", 0)
+        self._parts.stats.put("frame_cache_bytes", 0)
+
+    def _fill_window(self) -> None:
+        room = self._window_length - len(self._window) - len(self._pipeline)
+        for draw in itertools.islice(self._draws, max(0, min(room, _WINDOW_STEP))):
+            self._lookahead.add(draw.position, draw.frame)
+            self._window.append(draw)
+
+    def _submit(self) -> None:
+        while self._window and len(self._pipeline) < self._queue_size:
+            payload = self._fetcher.payload(self._window[0].position)
+            if payload is None:
+                return
+            self._pipeline.submit((self._window.popleft(), payload))
+
+    def _raise_no_room(self) -> None:
+        position = self._window[0].position
+        raise ByteBudgetError(
+            f"Episode {self._parts.layout.episode_index[position]} needs {self._parts.size_bytes[position]} "
+            f"bytes, "
+            f"but {self._parts.cache.reserved_bytes} of {self._parts.cache.budget_bytes} bytes stay reserved "
+            f"while "
+            "nothing is being decoded. This is a fault of lerobot_streaming: please report it."
+        )
+
+    def _decode(self, slot: Slot[_Task, tuple[Draw, Item]]) -> tuple[Draw, Item]:
+        """Makes one item; runs in a decode thread."""
+        draw, future = slot.task
+        payload = future.result()
+        converter = getattr(self._converters, "value", None)
+        if converter is None:
+            converter = self._converters.value = ColourConverter()
+        frames = []
+        for camera, video in enumerate(payload.videos):
+            slot.begin(
+                f"Decoding frame {draw.frame} of episode {self._parts.layout.episode_index[draw.position]} "
+                f"from {video.path}"
+            )
+            wanted = self._lookahead.frames_of(camera, draw.position, draw.frame)
+            frames.append(self._frames.frames(draw.position, camera, video, wanted))
+        item = self._parts.items.build(draw.position, draw.frame, payload.rows, frames, converter)
+        self._frames.draw_done(draw.position, draw.frame, payload.videos)
+        self._parts.stats.add("camera_samples", len(frames))
+        # From here on nothing refers to the episode's bytes on behalf of this draw.
+        self._fetcher.draw_done(draw.position)
+        return draw, item
+
+    def _transform(self, draw: Draw, item: Item, transforms: Callable[[Any], Any]) -> None:
+        """Transforms in the consumer's thread: the seeded generators are the process's own."""
+        begin = perf_counter()
+        index = int(self._parts.layout.first_index[draw.position]) + draw.frame
+        with augmentation_seed(sample_seed(self._parts.seed, draw.epoch, index)):
+            transform_images(item, self._parts.rgb_keys, transforms)
+        self._parts.stats.add("transform_s", perf_counter() - begin)
+
+    def _report(self) -> None:
+        stats = self._parts.stats
+        stats.add("samples", 1)
+        stats.put("queue_depth", self._pipeline.num_finished)
+        stats.put("pool_bytes", self._parts.cache.resident_bytes)
+        stats.put("frame_cache_bytes", self._frames.num_bytes)

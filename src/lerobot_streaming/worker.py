@@ -1,0 +1,266 @@
+"""Builds what one worker of one rank streams: its share, its plan, its part of the budgets."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import av
+import numpy as np
+
+from lerobot_streaming.decode.decoders import DecoderPool
+from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
+from lerobot_streaming.episodes.rows import RowReader
+from lerobot_streaming.episodes.videos import VideoCatalog
+from lerobot_streaming.errors import OptionError, ShardingError
+from lerobot_streaming.items import ItemBuilder
+from lerobot_streaming.lerobot_values import decode_language
+from lerobot_streaming.options import GIB
+from lerobot_streaming.plan import (
+    CoveragePlan,
+    PlanEpisode,
+    shard_episodes,
+    shards_for_worker,
+    worker_budgets,
+)
+from lerobot_streaming.stream import StreamParts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lerobot_streaming.opening import OpenDataset
+    from lerobot_streaming.options import Options
+    from lerobot_streaming.stats import WorkerStats
+
+_logger = logging.getLogger(__name__)
+
+_PADDING: Final = 1.1
+"""Decoded frames are larger than their pixels, since libav pads lines; measured 3 % at 640x480 for dav1d."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorSelection:
+    """The frames of each selected episode that are drawn.
+
+    Attributes:
+        positions: Positions of the episodes that have anchors, ascending.
+        first: First anchor of each, a frame number.
+        counts: Number of anchors of each.
+    """
+
+    positions: Sequence[int]
+    first: int
+    counts: Sequence[int]
+
+
+def select_anchors(lengths: Sequence[int], drop_first: int, drop_last: int) -> AnchorSelection:
+    """Leaves out the frames at the ends of episodes that a policy cannot use, as lerobot's sampler does.
+
+    Args:
+        lengths: Frames of each selected episode.
+        drop_first: Frames left out at the beginning of each.
+        drop_last: Frames left out at the end of each.
+
+    Returns:
+        The anchors; episodes that lose all of their frames are left out.
+
+    Raises:
+        OptionError: A number is negative.
+        ShardingError: No anchor is left.
+    """
+    for name, value in (("drop_n_first_frames", drop_first), ("drop_n_last_frames", drop_last)):
+        if value < 0:
+            raise OptionError(f"{name} must be >= 0, got {value}.")
+    counts = np.asarray(lengths, dtype=np.int64) - drop_first - drop_last
+    kept = np.nonzero(counts > 0)[0]
+    if len(kept) < len(counts):
+        _logger.warning(
+            "%d of %d episodes are left out: drop_n_first_frames=%d and drop_n_last_frames=%d remove all of "
+            "their frames.",
+            len(counts) - len(kept),
+            len(counts),
+            drop_first,
+            drop_last,
+        )
+    if not len(kept):
+        raise ShardingError(
+            f"No frame is left after drop_n_first_frames={drop_first} and drop_n_last_frames={drop_last}: "
+            f"every "
+            "episode is shorter. Select longer episodes or lower the numbers of the policy."
+        )
+    return AnchorSelection(kept.tolist(), drop_first, counts[kept].tolist())
+
+
+@dataclass(slots=True)
+class WorkerPlace:
+    """Which worker this is.
+
+    Attributes:
+        rank: Training process.
+        world_size: Number of training processes.
+        worker: DataLoader worker of the rank.
+        num_workers: DataLoader workers of the rank, at least 1.
+    """
+
+    rank: int
+    world_size: int
+    worker: int
+    num_workers: int
+
+
+@dataclass(slots=True)
+class WorkerRuntime:
+    """What lives as long as the worker: open files, footers, decoders, tables.
+
+    Attributes:
+        open: The open dataset.
+        rows: Reader of rows.
+        catalog: Spans and frame maps.
+        decoders: Open decoders.
+        items: Builder of items.
+        caches: Reservations by budget; one budget in practice.
+    """
+
+    open: OpenDataset
+    rows: RowReader
+    catalog: VideoCatalog | None
+    decoders: DecoderPool
+    items: ItemBuilder
+    caches: dict[int, EpisodeByteCache] = field(default_factory=dict)
+
+
+def make_runtime(opened: OpenDataset, options: Options, num_workers: int) -> WorkerRuntime:
+    """Makes the long-lived parts of a worker.
+
+    Args:
+        opened: The open dataset.
+        options: The checked options.
+        num_workers: DataLoader workers of the rank, at least 1.
+
+    Returns:
+        The parts; nothing is read yet.
+    """
+    limit = options.decode_threads * max(1, len(opened.layout.cameras))
+    if options.video_decoder_cache_size is not None:
+        limit = max(1, options.video_decoder_cache_size // num_workers)
+    catalog = None
+    if opened.sidecar is not None:
+        catalog = VideoCatalog(opened.layout, opened.sidecar, options.tolerance_s)
+    return WorkerRuntime(
+        opened,
+        RowReader(opened.layout, opened.reader, decode_language),
+        catalog,
+        DecoderPool(limit),
+        ItemBuilder(opened.layout, opened.items),
+    )
+
+
+def make_parts(
+    runtime: WorkerRuntime,
+    options: Options,
+    place: WorkerPlace,
+    anchors: AnchorSelection,
+    *,
+    seed: int,
+    shuffle: bool,
+    transforms: Callable[[Any], Any] | None,
+    stats: WorkerStats,
+) -> StreamParts:
+    """Makes what one worker streams.
+
+    Args:
+        runtime: The worker's long-lived parts.
+        options: The checked options.
+        place: Which worker this is.
+        anchors: The frames that are drawn.
+        seed: Seed of order and augmentation.
+        shuffle: Whether the order is random.
+        transforms: Image transforms, or None.
+        stats: The worker's counters.
+
+    Returns:
+        The parts of its passes.
+
+    Raises:
+        ShardingError: Too few episodes for the ranks or workers.
+        ByteBudgetError: The budget cannot be split so that each worker can hold its largest episode.
+    """
+    opened = runtime.open
+    sizes = opened.size_bytes
+    own = shards_for_worker(
+        anchors.counts,
+        rank=place.rank,
+        world_size=place.world_size,
+        worker=place.worker,
+        num_workers=place.num_workers,
+    )
+    rank_share = shard_episodes(anchors.counts, place.world_size)[place.rank]
+    shares = shard_episodes([anchors.counts[number] for number in rank_share], place.num_workers)
+    largest = [max(int(sizes[anchors.positions[rank_share[number]]]) for number in share) for share in shares]
+    budget = worker_budgets(largest, options.byte_budget_bytes)[place.worker]
+    positions = [anchors.positions[number] for number in own]
+    pool_size = options.pool_size_for_worker(place.num_workers)
+    plan = CoveragePlan(
+        [
+            PlanEpisode(anchors.first, anchors.counts[number], int(sizes[anchors.positions[number]]))
+            for number in own
+        ],
+        pool_size=pool_size,
+        byte_budget=budget,
+        strategy=options.sampling_strategy,
+        seed=seed,
+        shuffle=shuffle,
+    )
+    cache = runtime.caches.setdefault(budget, EpisodeByteCache(budget))
+    draw_frame_bytes, item_bytes = _image_bytes(runtime)
+    return StreamParts(
+        layout=opened.layout,
+        catalog=runtime.catalog,
+        rows=runtime.rows,
+        reader=opened.reader,
+        cache=cache,
+        decoders=runtime.decoders,
+        items=runtime.items,
+        stats=stats,
+        size_bytes=dict(zip(positions, sizes[positions].tolist(), strict=True)),
+        positions=positions,
+        plan=plan,
+        pool_size=pool_size,
+        prefetch=options.prefetch_episodes,
+        fetch_threads=options.max_num_shards,
+        decode_threads=options.decode_threads,
+        queue_size=options.decoded_queue_size,
+        frame_cache_bytes=int(options.frame_cache_gb * GIB) // place.num_workers,
+        draw_frame_bytes=draw_frame_bytes,
+        item_bytes=item_bytes,
+        rgb_keys=opened.items.rgb_keys,
+        transforms=transforms,
+        seed=seed,
+    )
+
+
+def _image_bytes(runtime: WorkerRuntime) -> tuple[int, int]:
+    """Bytes of decoded frames that one draw wants, and bytes of one item's images."""
+    opened, decoded, finished = runtime.open, 0.0, 0
+    for camera, window in zip(opened.layout.cameras, runtime.items.camera_windows, strict=True):
+        if runtime.catalog is None:
+            break
+        width, height = runtime.catalog.frame_size(camera)
+        decoded += _PADDING * len(set(window)) * _frame_bytes(width, height, opened.pixel_formats[camera])
+        is_uint8 = opened.items.return_uint8 and camera not in opened.items.depth_videos
+        channels = 1 if camera in opened.items.depth_videos else 3
+        finished += len(window) * channels * width * height * (1 if is_uint8 else 4)
+    for key in opened.items.image_keys:
+        shape = opened.layout.features[key]["shape"]
+        finished += len(opened.items.delta_indices.get(key, (0,))) * int(np.prod(shape)) * 4
+    return int(decoded), finished
+
+
+def _frame_bytes(width: int, height: int, pixel_format: str | None) -> int:
+    """Bytes of one decoded frame."""
+    try:
+        frame = av.VideoFrame(width, height, pixel_format or "yuv420p")
+    except ValueError:
+        return width * height * 3
+    return sum(plane.buffer_size for plane in frame.planes)
