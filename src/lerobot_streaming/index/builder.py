@@ -1,0 +1,195 @@
+"""Builds sidecars: many MP4 files are parsed at once, their tables written in order, memory bounded."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from lerobot_streaming.errors import FetchError, MissingFileError, Mp4Error, SidecarError
+from lerobot_streaming.index.mp4 import MAX_MOOV_BYTES, read_mp4
+from lerobot_streaming.index.sidecar import open_sidecar, write_sidecar
+from lerobot_streaming.storage.base import FileStat
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.index.tables import SourceFile
+    from lerobot_streaming.storage.base import RangeReader
+
+DEFAULT_WORKERS = 8
+
+
+def stat_files(
+    paths: Iterable[str], reader: RangeReader, *, workers: int = DEFAULT_WORKERS
+) -> dict[str, FileStat]:
+    """Looks many files up, several at a time.
+
+    Args:
+        paths: POSIX paths relative to the reader's root.
+        reader: Where they are.
+        workers: Look-ups at a time.
+
+    Returns:
+        Path -> size and fingerprint. A missing file gets the size -1, so that `index_files` lists it together
+        with all other bad files.
+
+    Raises:
+        FetchError: Storage could not be asked.
+    """
+
+    def look_up(path: str) -> FileStat:
+        try:
+            return reader.stat(path)
+        except MissingFileError:
+            return FileStat(-1, None)
+
+    wanted = list(paths)
+    with ThreadPoolExecutor(workers, thread_name_prefix="stat") as pool:
+        return dict(zip(wanted, pool.map(look_up, wanted), strict=True))
+
+
+def index_files(
+    files: Mapping[str, int],
+    reader: RangeReader,
+    *,
+    workers: int = DEFAULT_WORKERS,
+    progress: bool = False,
+    max_moov_bytes: int = MAX_MOOV_BYTES,
+) -> Generator[SourceFile, None, None]:
+    """Parses MP4 files with a bounded pool of threads.
+
+    Args:
+        files: Path -> size in bytes; -1 for a file that `stat_files` did not find.
+        reader: Where they are read from; only `moov` boxes are read.
+        workers: Files parsed, and results held, at a time; at least 1.
+        progress: True shows a bar with files, bytes read and the time left.
+        max_moov_bytes: Largest `moov` box in bytes that is read.
+
+    Yields:
+        The indexed files in ascending order of their paths, up to the first bad one.
+
+    Raises:
+        SidecarError: Files are missing, unreadable, damaged or unsupported. It is raised after all of them
+            have been tried, and lists every one with its reason.
+        ValueError: `workers` is below 1.
+    """
+    if workers < 1:
+        raise ValueError(f"workers is {workers}, but at least 1 thread must parse")
+    counter = _ByteCounter(reader)
+    bad: list[str] = []
+    pending: deque[tuple[str, Future[SourceFile]]] = deque()
+    queue = iter(sorted(files.items()))
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="mp4-index")
+    bar = tqdm(total=len(files), desc="indexing videos", unit="file", disable=not progress)
+    finished = False
+    try:
+        while True:
+            while len(pending) < workers and (item := next(queue, None)) is not None:
+                path, size = item
+                pending.append((path, pool.submit(_parse, path, size, counter, max_moov_bytes)))
+            if not pending:
+                break
+            path, future = pending.popleft()
+            try:
+                source = future.result()
+            except (Mp4Error, MissingFileError, FetchError) as error:
+                bad.append(f"{path}: {error}")
+            else:
+                if not bad:
+                    yield source
+                del source
+            del future
+            bar.set_postfix_str(f"{counter.total / 2**20:.1f} MiB read", refresh=False)
+            bar.update()
+        finished = True
+    finally:
+        # After an interrupt nobody waits for reads that may hang on the network.
+        pool.shutdown(wait=finished, cancel_futures=True)
+        bar.close()
+    if bad:
+        raise SidecarError(
+            f"{len(bad)} of {len(files)} video files below '{reader.root}' cannot be indexed; restore them "
+            "or leave their episodes out:\n  " + "\n  ".join(bad)
+        )
+
+
+def build_sidecar(
+    path: Path,
+    identity: SidecarIdentity,
+    files: Mapping[str, int],
+    reader: RangeReader,
+    *,
+    workers: int = DEFAULT_WORKERS,
+    progress: bool = False,
+) -> None:
+    """Builds a sidecar file, validates it and flushes it to the disk.
+
+    Args:
+        path: The file to write; not atomic, so give a temporary name and rename it afterwards.
+        identity: What the sidecar belongs to.
+        files: Path -> size in bytes.
+        reader: Where the files are read from.
+        workers: Files parsed at a time.
+        progress: True shows a bar.
+
+    Raises:
+        SidecarError: As in `index_files`.
+        OSError: The file cannot be written.
+    """
+    write_sidecar(path, identity, index_files(files, reader, workers=workers, progress=progress))
+    check_and_flush(path, identity, files)
+
+
+def check_and_flush(path: Path, identity: SidecarIdentity, files: Mapping[str, int]) -> None:
+    """Validates a new sidecar completely and flushes it to the disk, so that it may be installed.
+
+    Args:
+        path: The new file.
+        identity: What it must belong to.
+        files: Path -> size of the files that it must hold.
+
+    Raises:
+        SidecarError: It is damaged or belongs to other data.
+        OSError: It cannot be flushed.
+    """
+    sidecar = open_sidecar(path, identity, files)
+    try:
+        sidecar.validate()
+    finally:
+        sidecar.close()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _parse(path: str, size: int, counter: _ByteCounter, max_moov_bytes: int) -> SourceFile:
+    if size < 0:
+        size = counter.reader.stat(path).size  # Raises the reader's own error for a missing file.
+    return read_mp4(
+        path, size, lambda offset, length: counter.read(path, offset, length), max_moov_bytes=max_moov_bytes
+    )
+
+
+class _ByteCounter:
+    """Counts what is read, for the progress bar."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.reader = reader
+        self._lock = threading.Lock()
+        self.total = 0
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        data = self.reader.read(path, offset, length)
+        with self._lock:
+            self.total += length
+        return data

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lerobot_streaming.index import FrameIndex, SampleTable, codec_extradata, coded_size
+from tests.index.videos import LIBAV_FORMS, index, video
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def table(pts: list[float], sync: list[int]) -> SampleTable:
+    n = len(pts)
+    zeros = np.zeros(n, np.int64)
+    return SampleTable(np.array(pts, np.float64), zeros, zeros, zeros, zeros, np.array(sync, np.int64))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> SampleTable:
+    n = draw(st.integers(1, 25))
+    pts = draw(st.lists(st.integers(-5, 30), min_size=n, max_size=n))
+    sync = draw(st.sets(st.integers(0, n - 1)))
+    return table([k / 10 for k in pts], sorted(sync))
+
+
+@given(tables(), st.lists(st.integers(-20, 80), min_size=1))
+def test_sample_at_is_argmin_over_presentation_order(samples: SampleTable, times: list[int]) -> None:
+    order = np.argsort(samples.pts_seconds, kind="stable")
+    wanted: NDArray[np.float64] = np.array([time / 20 for time in times], np.float64)
+    found = FrameIndex(samples).sample_at(wanted)
+    for time, sample in zip(times, found, strict=True):
+        distances = np.abs(samples.pts_seconds[order] - time / 20)
+        # Halves of 0.1 are not exact in binary: what is equally near up to rounding may go either way.
+        best = order[np.argmin(distances)]
+        if sample != best:
+            assert abs(samples.pts_seconds[sample] - time / 20) == pytest.approx(distances.min(), abs=1e-12)
+
+
+@given(tables())
+def test_ties_go_to_the_earlier_sample(samples: SampleTable) -> None:
+    doubled = table([round(10 * k) * 2 for k in samples.pts_seconds], [])
+    order = np.argsort(doubled.pts_seconds, kind="stable")
+    shown = doubled.pts_seconds[order]
+    times = np.arange(-20, 80).astype(np.float64)
+    expected = [order[np.argmin(np.abs(shown - time))] for time in times]
+    assert FrameIndex(doubled).sample_at(times).tolist() == expected
+
+
+@given(tables())
+def test_sync_for_is_the_last_one_not_later_in_either_order(samples: SampleTable) -> None:
+    n = samples.num_samples
+    found = FrameIndex(samples).sync_for(np.arange(n))
+    pts, sync = samples.pts_seconds, samples.sync_samples.tolist()
+    for sample in range(n):
+        fit = [s for s in sync if s <= sample and pts[s] <= pts[sample]]
+        fallback = sync[0] if sync and sync[0] <= sample else 0
+        assert found[sample] == (fit[-1] if fit else fallback)
+
+
+def test_all_sync_samples_presented_backwards_is_still_right() -> None:
+    samples = table([float(-k) for k in range(200)], list(range(200)))
+    assert FrameIndex(samples).sync_for(np.arange(200)).tolist() == list(range(200))
+    samples = table([-500.0, *[float(-k) for k in range(200)]], list(range(200)))
+    assert FrameIndex(samples).sync_for(np.array([200])).tolist() == [0]
+
+
+def test_decode_span_covers_every_wanted_sample() -> None:
+    frames = FrameIndex(index(video("h264 b-frames")).samples)
+    assert frames.decode_span(np.array([14, 13])) == (12, 14)
+    assert frames.decode_span(np.array([3, 29])) == (0, 29)
+    assert frames.decode_span(np.array([24])) == (24, 24)
+
+
+def decode(data: bytes, first: int, last: int) -> dict[int, np.ndarray[Any, Any]]:
+    """Decodes samples first..last without a container; frames by sample number."""
+    source = index(data)
+    codec, extradata = codec_extradata(source.header.stsd_body)
+    context: Any = av.CodecContext.create("libdav1d" if codec == "av1" else codec, "r")
+    context.extradata = extradata or None
+    context.thread_count = 1
+    context.width, context.height = coded_size(source.header.stsd_body)
+    frames = {}
+    packets: list[Any] = []
+    for i in range(first, last + 1):
+        start = int(source.samples.offsets[i])
+        packet = av.Packet(data[start : start + int(source.samples.sizes[i])])
+        packet.pts = i
+        packets.append(packet)
+    for packet in [*packets, None]:
+        for frame in context.decode(packet):
+            frames[frame.pts] = frame.to_ndarray()
+    return frames
+
+
+@pytest.mark.parametrize("name", LIBAV_FORMS)
+def test_every_sample_decodes_from_its_sync_sample_to_the_right_pixels(name: str) -> None:
+    data = video(name)
+    source = index(data)
+    frames = FrameIndex(source.samples)
+    with av.open(io.BytesIO(data), "r") as container:
+        whole = [frame.to_ndarray() for frame in container.decode(video=0)]
+    order = np.argsort(source.samples.pts_seconds, kind="stable")
+    assert len(whole) == source.samples.num_samples
+    for place, sample in enumerate(order.tolist()):
+        first, last = frames.decode_span(np.array([sample]))
+        assert last == sample
+        assert (decode(data, first, last)[sample] == whole[place]).all(), (sample, first)
+
+
+@pytest.mark.parametrize("name", ["h264 open gop", "hevc open gop"])
+def test_leading_pictures_start_one_sync_sample_earlier(name: str) -> None:
+    samples = index(video(name)).samples
+    starts = FrameIndex(samples).sync_for(np.arange(samples.num_samples))
+    plain = samples.sync_samples[
+        np.searchsorted(samples.sync_samples, np.arange(samples.num_samples), "right") - 1
+    ]
+    assert (starts < plain).any()
