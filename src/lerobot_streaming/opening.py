@@ -12,6 +12,7 @@ from lerobot_streaming.episodes.layout import check_episode_selection, load_layo
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import VideoCatalog
 from lerobot_streaming.errors import ByteBudgetError, MissingFileError, OptionError
+from lerobot_streaming.index.builder import stat_files
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.resolve import resolve_sidecar
 from lerobot_streaming.items import ItemSpec, check_deltas
@@ -256,7 +257,7 @@ def open_dataset(
     sidecar = None
     size_bytes: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
     if layout.cameras:
-        stats = {path: reader.stat(path) for table in layout.cameras.values() for path in table.files}
+        stats = stat_files([path for table in layout.cameras.values() for path in table.files], reader)
         prints = {path: stat.fingerprint for path, stat in stats.items() if stat.fingerprint is not None}
         sidecar = resolve_sidecar(
             SidecarIdentity(repo_id, revision, reader.root, prints),

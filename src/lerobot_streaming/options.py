@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .errors import OptionError
+from lerobot_streaming.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

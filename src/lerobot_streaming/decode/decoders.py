@@ -48,6 +48,7 @@ def open_decoder(stream: StreamParameters) -> av.VideoCodecContext:
             context = cast("av.VideoCodecContext", av.CodecContext.create(name, "r"))
             if stream.extradata:
                 context.extradata = stream.extradata
+            context.width, context.height = stream.width, stream.height
             context.thread_count = 1
             if name == "libdav1d":
                 # dav1d otherwise holds frames back to decode several at once.

@@ -154,7 +154,7 @@ class FrameCache:
         last = max(wanted)
         begin = perf_counter()
         try:
-            with self._decoders.lend(video.stream) as decoder:
+            with self._decoders.lend(video.stream(start)) as decoder:
                 frames = decode_run(decoder, video.packets(start, last), start, wanted, self._cancelled)
         except av.error.FFmpegError as error:
             raise DecodeError(

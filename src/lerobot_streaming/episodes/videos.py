@@ -15,7 +15,7 @@ import numpy as np
 
 from lerobot_streaming.episodes.mini_mp4 import MiniMp4Plan, fetch_mini_mp4, plan_mini_mp4
 from lerobot_streaming.errors import DatasetLayoutError, FrameTimestampError
-from lerobot_streaming.index.extradata import codec_extradata
+from lerobot_streaming.index.extradata import codec_extradata, coded_size
 from lerobot_streaming.index.spans import FrameIndex
 
 if TYPE_CHECKING:
@@ -36,10 +36,14 @@ class StreamParameters:
     Attributes:
         codec: libav's codec name, e.g. `h264`.
         extradata: Codec configuration from the file's sample description, empty when there is none.
+        width: Coded width in pixels, for codecs whose packets do not carry it.
+        height: Coded height in pixels.
     """
 
     codec: str
     extradata: bytes
+    width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,8 @@ class EpisodeVideo:
     Attributes:
         camera: Feature name.
         path: Source file, for messages.
-        stream: What the decoder must know.
+        streams: What the decoder must know, one for each sample description of the file.
+        description_of: Place in `streams` of each sample, or None when the file has one description.
         data: The mini-MP4.
         offsets: Place of each sample in `data`, bytes.
         sizes: Size of each sample, bytes.
@@ -62,13 +67,18 @@ class EpisodeVideo:
 
     camera: str
     path: str
-    stream: StreamParameters
+    streams: tuple[StreamParameters, ...]
+    description_of: list[int] | None
     data: bytearray
     offsets: list[int]
     sizes: list[int]
     sample_of_frame: list[int]
     start_of_frame: list[int]
     frames_of_start: Mapping[int, list[int]]
+
+    def stream(self, sample: int) -> StreamParameters:
+        """What the decoder must know for a run that begins at a sync sample."""
+        return self.streams[0 if self.description_of is None else self.description_of[sample]]
 
     def packets(self, first: int, last: int) -> list[memoryview]:
         """The bytes of a run of samples, for the decoder.
@@ -127,7 +137,7 @@ class VideoCatalog:
         self._layout = layout
         self._sidecar = sidecar
         self._tolerance_s = tolerance_s
-        self._sources: dict[str, tuple[SourceFile, FrameIndex, StreamParameters]] = {}
+        self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
         self._lock = Lock()
 
     def sizes(self, positions: Iterable[int]) -> NDArray[np.int64]:
@@ -212,7 +222,7 @@ class VideoCatalog:
             FetchError: The bytes could not be read.
         """
         path = self._layout.cameras[camera].path(position)
-        source, frames, stream = self._source(path)
+        source, frames, streams = self._source(path)
         plan = self.plan(position, camera)
         samples = self._match(position, camera, timestamps, plan)
         starts = frames.sync_for(samples)
@@ -225,7 +235,10 @@ class VideoCatalog:
         return EpisodeVideo(
             camera=camera,
             path=path,
-            stream=stream,
+            streams=streams,
+            description_of=(
+                None if source.description_index is None else (source.description_index[span] - 1).tolist()
+            ),
             data=data,
             offsets=plan.sample_offsets.tolist(),
             sizes=source.samples.sizes[span].tolist(),
@@ -266,16 +279,18 @@ class VideoCatalog:
             )
         return samples
 
-    def _source(self, path: str) -> tuple[SourceFile, FrameIndex, StreamParameters]:
+    def _source(self, path: str) -> tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]:
         """The prepared table of one file."""
         with self._lock:
             known = self._sources.get(path)
             if known is None:
                 source = self._sidecar.source(path)
-                known = (
-                    source,
-                    FrameIndex(source.samples),
-                    StreamParameters(*codec_extradata(source.header.stsd_body)),
+                stsd = source.header.stsd_body
+                last = 1 if source.description_index is None else int(source.description_index.max())
+                streams = tuple(
+                    StreamParameters(*codec_extradata(stsd, number), *coded_size(stsd, number))
+                    for number in range(1, last + 1)
                 )
+                known = (source, FrameIndex(source.samples), streams)
                 self._sources[path] = known
             return known
