@@ -29,12 +29,13 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"errors", "plan"},
     "opening": {"errors", "options", "storage", "index", "episodes", "items", "lerobot_values"},
     "worker": {
-        "errors", "options", "plan", "episodes", "decode", "items", "lerobot_values", "opening", "stats", "stream",
+        *("errors", "options", "plan", "episodes", "decode", "items", "lerobot_values", "opening", "stats"),
+        "stream",
     },
     "dataset": {"errors", "options", "plan", "items", "opening", "progress", "stats", "stream", "worker"},
     "train": {"errors", "options", "plan", "dataset", "items"},
     "__init__": {"dataset"},
-}  # fmt: skip
+}
 
 
 def _modules() -> list[Path]:

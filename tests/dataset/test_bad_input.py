@@ -100,7 +100,7 @@ def test_what_is_accepted_for_compatibility_warns(shelf: Shelf, name: str, value
 
 
 def test_a_place_without_a_dataset_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="info.json does not exist"):
+    with pytest.raises(MissingFileError, match=r"info.json does not exist"):
         _open(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(OptionError, match=r"'nobody/nothing' is not in .*pass its directory as `root`"):
@@ -219,7 +219,7 @@ def test_contradicting_metadata_names_the_episode(
 def test_a_wrong_row_count_is_found_at_construction(root: Path) -> None:
     edit_episodes(root, _longer_than_the_data)
     set_info(root, total_frames=sum(pq.read_metadata(path).num_rows for path in data_files(root)) + 5)
-    with pytest.raises(DatasetLayoutError, match="Episode 4 has .* frames .*holds at most"):
+    with pytest.raises(DatasetLayoutError, match=r"Episode 4 has .* frames .*holds at most"):
         _open(root)
 
 

@@ -18,7 +18,6 @@ from lerobot_streaming.storage.local import LocalReader
 from tests.support.datasets import CAMERA_A, REPO_ID, Shelf, video_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -177,10 +176,10 @@ def test_an_exception_in_a_decode_thread_reaches_the_caller_with_its_cause(
 
 
 @pytest.fixture
-def copied(shelf: Shelf, tmp_path: Path) -> Iterator[Path]:
+def copied(shelf: Shelf, tmp_path: Path) -> Path:
     root = tmp_path / "copy"
     shutil.copytree(shelf.root("h264_bframes"), root)
-    yield root
+    return root
 
 
 def test_a_damaged_video_is_an_error_that_names_it(copied: Path) -> None:

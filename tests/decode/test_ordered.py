@@ -28,10 +28,7 @@ def test_results_leave_in_the_order_of_submission_whatever_finishes_first() -> N
 def test_an_error_reaches_the_consumer_in_its_turn_and_whole() -> None:
     def work(slot: Slot[int, int]) -> int:
         if slot.task == 1:
-            try:
-                raise KeyError("inner")
-            except KeyError as error:
-                raise ValueError("outer") from error
+            raise ValueError("outer") from KeyError("inner")
         return slot.task
 
     pipeline = OrderedPipeline(work, threads=2, name="test")

@@ -271,13 +271,13 @@ def test_threads_share_it(path: Path) -> None:
 
 def test_it_pickles_and_reads_on_after_its_file_was_replaced(path: Path) -> None:
     sidecar = open_sidecar(path, IDENTITY)
-    copy = pickle.loads(pickle.dumps(sidecar))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(sidecar))
     assert equal(copy.source("videos/a.mp4"), sidecar.source("videos/a.mp4"))
     other = path.with_name("other.npz")
     write_sidecar(other, IDENTITY, sources()[:1])
     other.replace(path)
     assert equal(sidecar.source("videos/b.mp4"), sources()[1])
-    memory = pickle.loads(pickle.dumps(Sidecar.in_memory(IDENTITY, sources())))  # noqa: S301 - our own bytes
+    memory = pickle.loads(pickle.dumps(Sidecar.in_memory(IDENTITY, sources())))
     assert equal(memory.source("videos/c.mp4"), sources()[2])
     assert memory.path is None
     with pytest.raises(SidecarError, match=r"nope\.mp4"):

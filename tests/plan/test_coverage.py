@@ -231,7 +231,7 @@ def test_seeds_and_epochs_give_different_orders(strategy: SamplingStrategy) -> N
 
 def test_a_plan_pickles() -> None:
     plan = make_plan(TINY)
-    assert list(pickle.loads(pickle.dumps(plan)).epoch_draws(3)) == list(plan.epoch_draws(3))  # noqa: S301
+    assert list(pickle.loads(pickle.dumps(plan)).epoch_draws(3)) == list(plan.epoch_draws(3))
 
 
 def test_an_episode_above_the_budget_is_named() -> None:

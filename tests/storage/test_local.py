@@ -103,7 +103,7 @@ def test_many_threads_never_read_from_a_closed_or_reused_descriptor(tmp_path: Pa
     faults: list[object] = []
 
     def work(seed: int) -> None:
-        draw = random.Random(seed)  # noqa: S311
+        draw = random.Random(seed)
         try:
             for step in range(400):
                 i = draw.randrange(12)
@@ -126,7 +126,7 @@ def test_many_threads_never_read_from_a_closed_or_reused_descriptor(tmp_path: Pa
 def test_a_reader_pickles_without_descriptors(root: Path) -> None:
     reader = LocalReader(root, max_open_files=3)
     reader.read("y.bin", 0, 1)
-    copy = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(reader))
     assert copy.root == reader.root
     assert copy.read("y.bin", 0, 5) == b"y.bin"
 
