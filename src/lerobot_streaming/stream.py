@@ -6,8 +6,10 @@ decode threads as soon as their episodes hold a reservation, and yields finished
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import random
+import weakref
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,6 +147,20 @@ def augmentation_seed(seed: int) -> Iterator[None]:
 type _Task = tuple[Draw, Future[EpisodePayload]]
 
 
+_running: weakref.WeakSet[EpisodeStream] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_running() -> None:
+    """Ends the threads of iterators that were never closed, before the interpreter is torn down.
+
+    A thread that comes back from C++ into a dying interpreter is ended there and then, inside frames that
+    must not be left like that: the process would abort although its work is done.
+    """
+    for stream in list(_running):
+        stream.close()
+
+
 class EpisodeStream:
     """Yields the items of one pass in plan order.
 
@@ -202,6 +218,7 @@ class EpisodeStream:
             threads=parts.fetch_threads,
             stats=parts.stats,
         )
+        _running.add(self)
 
     def __iter__(self) -> Iterator[tuple[Draw, Item]]:
         """Yields (draw, item) until the plan ends. Closing the generator stops every thread."""
@@ -230,6 +247,7 @@ class EpisodeStream:
 
     def close(self) -> None:
         """Stops every thread and releases every byte; safe to call twice."""
+        _running.discard(self)
         self._pipeline.close()
         self._fetcher.close()
         deadline = perf_counter() + _JOIN_TIMEOUT_S

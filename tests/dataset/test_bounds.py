@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -204,3 +206,17 @@ def test_a_file_that_shrinks_under_the_run_is_an_error_that_names_it(copied: Pat
     with pytest.raises(FetchError, match=str(path.relative_to(copied))):
         list(dataset)
     assert not _ours()
+
+
+def test_a_process_that_never_closes_its_iterator_still_ends_cleanly(shelf: Shelf) -> None:
+    code = (
+        "from lerobot_streaming import StreamingLeRobotDataset\n"
+        f"dataset = StreamingLeRobotDataset({REPO_ID!r}, {str(shelf.root('many_tiny'))!r}, repeat=True,\n"
+        "    episode_pool_size=1, prefetch_episodes=8)\n"
+        "iterator = iter(dataset)\n"
+        "for _ in range(40):\n"
+        "    next(iterator)\n"
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
