@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,12 +23,18 @@ from lerobot_streaming.opening import (
     local_root,
     open_dataset,
 )
-from lerobot_streaming.options import VIDEO_BACKENDS, Options
-from lerobot_streaming.plan import shard_episodes, shards_for_worker
+from lerobot_streaming.options import VIDEO_BACKENDS, Options, is_integer
 from lerobot_streaming.progress import Progress
 from lerobot_streaming.stats import WorkerStats
 from lerobot_streaming.stream import EpisodeStream
-from lerobot_streaming.worker import WorkerPlace, WorkerRuntime, make_parts, make_runtime, select_anchors
+from lerobot_streaming.worker import (
+    WorkerPlace,
+    WorkerRuntime,
+    make_parts,
+    make_runtime,
+    select_anchors,
+    worker_shares,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,14 +171,14 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
             raise OptionError(
                 "storage_options are for remote roots, which this version does not stream from."
             )
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        if seed is not None and (not is_integer(seed)):
             raise OptionError(f"seed must be an integer or None (which means {DEFAULT_SEED}), got {seed!r}.")
 
         place = local_root(repo_id, root, data_root, repo_type)
         self.repo_id = repo_id
         self.repo_type = repo_type
         self.tolerance_s = tolerance_s
-        self.seed = DEFAULT_SEED if seed is None else seed
+        self.seed = DEFAULT_SEED if seed is None else int(seed)
         self.shuffle = shuffle
         self.repeat = repeat
         self.buffer_size = buffer_size
@@ -203,6 +210,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         self._progress = Progress()
         self._stats = stats_table.new_table()
         self._place: tuple[int, int] | None = None
+        self._place_of: int | None = None
         self._runtime: tuple[tuple[int, int], WorkerRuntime] | None = None
 
     # Facts about the selection.
@@ -254,14 +262,9 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         Raises:
             ShardingError: The rank, or one of its workers, would get no episode.
         """
+        place = WorkerPlace(rank, world_size, 0, max(1, num_workers))
         counts = self._anchors.counts
-        return sum(
-            counts[number]
-            for worker in range(max(1, num_workers))
-            for number in shards_for_worker(
-                counts, rank=rank, world_size=world_size, worker=worker, num_workers=num_workers
-            )
-        )
+        return sum(counts[number] for share in worker_shares(self._anchors, place) for number in share)
 
     def num_episodes_for_rank(self, rank: int, world_size: int) -> int:
         """Episodes that one rank draws from: the most workers that it can have.
@@ -276,9 +279,8 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         Raises:
             ShardingError: There are fewer episodes than ranks.
         """
-        counts = self._anchors.counts
-        shards_for_worker(counts, rank=rank, world_size=world_size, worker=0, num_workers=1)
-        return len(shard_episodes(counts, world_size)[rank])
+        (share,) = worker_shares(self._anchors, WorkerPlace(rank, world_size, 0, 1))
+        return len(share)
 
     def stats(self) -> dict[str, Any]:
         """Counters of all workers of this rank, readable in the parent process while they run.
@@ -314,11 +316,11 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
             epoch: Coverage epoch, >= 0.
 
         Raises:
-            OptionError: The epoch is negative.
+            OptionError: The epoch is negative or no integer.
         """
-        if epoch < 0:
-            raise OptionError(f"epoch must be >= 0, got {epoch}.")
-        self._progress.set_epoch(epoch)
+        if not is_integer(epoch) or epoch < 0:
+            raise OptionError(f"epoch must be an integer >= 0, got {epoch!r}.")
+        self._progress.set_epoch(int(epoch))
 
     def state_dict(self) -> dict[str, int | None]:
         """Where this process stands, for `load_state_dict`.
@@ -328,11 +330,15 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
 
         Returns:
             `{"epoch", "offset", "batch_size"}`; `batch_size` None says that the offset is this process's own.
+
+        Raises:
+            OptionError: DataLoader workers iterate, and only they know how far they are.
         """
-        return self._progress.state(self._worker_number())
+        info = get_worker_info()
+        return self._progress.state(0 if info is None else int(info.id), in_worker=info is not None)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where a state was taken: the next pass begins at its offset.
+        """Continues where a state was taken: the next pass begins at its offset, even if it is broken off.
 
         Args:
             state: `epoch`; `offset` in samples; `batch_size`, with which an offset that counts a rank's
@@ -342,7 +348,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         Raises:
             OptionError: A value is missing or negative, or the offset is no multiple of the batch size.
         """
-        self._progress.load(state, self._worker_number())
+        self._progress.load(state, in_worker=get_worker_info() is not None)
 
     # Iteration.
 
@@ -353,30 +359,30 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         if in_worker:
             # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
             av.logging.set_level(None)
-        start = self._progress.begin(place.worker, place.num_workers, self._sample_limits(place))
-        share = WorkerPlace(place.rank, place.world_size, start.share, place.num_workers)
+        begun = self._progress.next_pass(place.worker, place.num_workers, lambda: self._sample_limits(place))
+        share = WorkerPlace(place.rank, place.world_size, begun.share, place.num_workers)
         parts = make_parts(
-            self._current_runtime(place.num_workers),
+            self._current_runtime(place),
             self._options,
             share,
             self._anchors,
             seed=self.seed,
             shuffle=self.shuffle,
             transforms=self.image_transforms,
-            stats=WorkerStats(self._stats, place.worker),
         )
-        stream = EpisodeStream(parts, epoch=start.epoch, offset=start.offset, repeat=self.repeat)
-        for _, item in stream:
-            self._progress.count(place.worker)
-            yield item
-        self._progress.finish(place.worker)
+        stream = EpisodeStream(parts, epoch=begun.epoch, offset=begun.offset, repeat=self.repeat)
+        self._progress.begin(place.worker, begun)
+        with closing(stream):
+            for _, item in stream:
+                begun.offset += 1
+                yield item
+        self._progress.finish(begun)
 
     def __getitem__(self, index: Any) -> Any:
         """Refuses indexing."""
         raise TypeError(
             f"StreamingLeRobotDataset cannot be indexed (got [{index!r}]): it streams. Iterate over it or "
-            f"over a "
-            "DataLoader, or use lerobot.datasets.LeRobotDataset for random access."
+            "over a DataLoader, or use lerobot.datasets.LeRobotDataset for random access."
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -387,16 +393,22 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         state["_place"] = self._rank_and_world()
         return state
 
-    def _worker_number(self) -> int:
-        info = get_worker_info()
-        return 0 if info is None else int(info.id)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes a copy over in another process, or a second one in this process."""
+        self.__dict__.update(state)
+        self._place_of = os.getpid()
+        if not self._stats.is_shared():  # type: ignore[no-untyped-call]  # torch gives it no types.
+            # Made by plain pickling, not handed to a worker: it counts for itself.
+            self._stats = stats_table.new_table()
 
     def _rank_and_world(self) -> tuple[int, int]:
         """This training process among all, from torch.distributed, else from the environment."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        if self._place is not None and get_worker_info() is not None:
-            # A spawned worker is not in the process group; the training process told it where it belongs.
+        if self._place is not None and self._place_of == os.getpid() and get_worker_info() is not None:
+            # A spawned worker is not in the process group; the training process told it where it belongs. A
+            # forked one did not unpickle the dataset itself, and finds the process group or the environment
+            # as they are.
             return self._place
         rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         try:
@@ -418,25 +430,14 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         if self.repeat:
             return [None] * place.num_workers
         counts = self._anchors.counts
-        return [
-            sum(
-                counts[number]
-                for number in shards_for_worker(
-                    counts,
-                    rank=place.rank,
-                    world_size=place.world_size,
-                    worker=worker,
-                    num_workers=place.num_workers,
-                )
-            )
-            for worker in range(place.num_workers)
-        ]
+        return [sum(counts[number] for number in share) for share in worker_shares(self._anchors, place)]
 
-    def _current_runtime(self, num_workers: int) -> WorkerRuntime:
+    def _current_runtime(self, place: WorkerPlace) -> WorkerRuntime:
         """The long-lived parts of this process; a forked process makes its own."""
-        key = (os.getpid(), num_workers)
+        key = (os.getpid(), place.num_workers)
         if self._runtime is None or self._runtime[0] != key:
-            self._runtime = key, make_runtime(self._open, self._options, num_workers)
+            stats = WorkerStats(self._stats, place.worker)
+            self._runtime = key, make_runtime(self._open, self._options, place.num_workers, stats)
         return self._runtime[1]
 
 

@@ -81,8 +81,7 @@ def check_deltas(
         if len(deltas) > 1 and (key == "task_index" or (key == "timestamp" and has_video)):
             raise OptionError(
                 f"delta_timestamps[{key!r}] has {len(deltas)} entries, but {key} says which frame or task "
-                f"the item "
-                "is of: at most one entry."
+                "the item is of: at most one entry."
             )
 
 
@@ -139,7 +138,7 @@ class ItemBuilder:
                 chosen = np.clip(reached[key], 0, length - 1)
                 item[key] = self._window(key, column, chosen, position)
             elif key in self._spec.image_keys:
-                item[key] = self._image(column[frame])
+                item[key] = self._image(key, column[frame], position)
             elif isinstance(column, torch.Tensor):
                 item[key] = column[frame].clone()
             else:
@@ -175,17 +174,27 @@ class ItemBuilder:
             return column[torch.from_numpy(chosen)]
         rows = [column[number] for number in chosen.tolist()]
         if key in self._spec.image_keys:
-            return torch.stack([self._image(row) for row in rows])
+            return torch.stack([self._image(key, row, position) for row in rows])
         if not all(isinstance(row, torch.Tensor) for row in rows):
             raise RowError(
                 f"The window of {key!r} in episode {self._layout.episode_index[position]} reaches rows "
-                f"without a "
-                "value: text and missing values have no window. Remove the key from delta_timestamps."
+                "without a value: text and missing values have no window. Remove the key from "
+                "delta_timestamps."
             )
         return torch.stack(rows)
 
-    def _image(self, stored: Any) -> Any:
-        return None if stored is None else lerobot_values.decode_image(stored)
+    def _image(self, key: str, stored: Any, position: int) -> Any:
+        """A decoded image of a Parquet column; None where the row has none."""
+        if stored is None:
+            return None
+        try:
+            return lerobot_values.decode_image(stored)
+        except (OSError, ValueError, SyntaxError) as error:  # What Pillow raises for damaged files.
+            raise RowError(
+                f"An image of {key!r} in episode {self._layout.episode_index[position]} (file "
+                f"{self._layout.data_path(position)}) cannot be decoded: {error}. Restore the file, or leave "
+                "the episode out with `episodes=[...]`."
+            ) from error
 
     def _task(self, position: int, frame: int, rows: RowTable) -> str:
         """The task string. lerobot takes tasks by their row, not by their task_index column."""

@@ -11,7 +11,13 @@ import numpy as np
 from lerobot_streaming.episodes.layout import check_episode_selection, load_layout
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import VideoCatalog
-from lerobot_streaming.errors import ByteBudgetError, MissingFileError, OptionError
+from lerobot_streaming.errors import (
+    ByteBudgetError,
+    DatasetLayoutError,
+    MissingFileError,
+    OptionError,
+    SidecarError,
+)
 from lerobot_streaming.index.builder import stat_files
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.resolve import resolve_sidecar
@@ -76,8 +82,7 @@ def local_root(repo_id: str, root: str | Path | None, data_root: str | None, rep
     if repo_type == "bucket" or remote is not None:
         raise OptionError(
             f"{remote or repo_id!r} is a remote store (repo_type={repo_type!r}): this version streams from "
-            f"local "
-            "directories only. Download the dataset and pass its directory as `root`."
+            "local directories only. Download the dataset and pass its directory as `root`."
         )
     if root is not None:
         place = Path(root)
@@ -93,8 +98,7 @@ def local_root(repo_id: str, root: str | Path | None, data_root: str | None, rep
     if not (place / "meta" / "info.json").is_file():
         raise OptionError(
             f"{repo_id!r} is not in {HF_LEROBOT_HOME}, and this version does not stream from the Hub yet. "
-            f"Download "
-            "the dataset and pass its directory as `root`."
+            "Download the dataset and pass its directory as `root`."
         )
     return place
 
@@ -128,7 +132,13 @@ def _check_metadata_files(root: Path) -> None:
     """Finds missing files before lerobot does, which would turn to the network for them."""
     import json  # noqa: PLC0415
 
-    info = json.loads((root / "meta" / "info.json").read_text())
+    path = root / "meta" / "info.json"
+    try:
+        info = json.loads(path.read_text())
+    except ValueError as error:
+        raise DatasetLayoutError(
+            f"{path} is no JSON: {error}. Restore it from the source of the dataset."
+        ) from error
     if not str(info.get("codebase_version", "")).startswith("v3"):
         return  # lerobot names the version and the converter.
     if info.get("total_tasks", 0) > 0 and not (root / "meta" / "tasks.parquet").is_file():
@@ -259,14 +269,20 @@ def open_dataset(
     if layout.cameras:
         stats = stat_files([path for table in layout.cameras.values() for path in table.files], reader)
         prints = {path: stat.fingerprint for path, stat in stats.items() if stat.fingerprint is not None}
-        sidecar = resolve_sidecar(
-            SidecarIdentity(repo_id, revision, reader.root, prints),
-            {path: stat.size for path, stat in stats.items()},
-            reader,
-            lerobot_home=Path(HF_LEROBOT_HOME),
-            lock_timeout_s=options.sidecar_lock_timeout_s,
-            use_cache=len(prints) == len(stats),
-        )
+        try:
+            sidecar = resolve_sidecar(
+                SidecarIdentity(repo_id, revision, reader.root, prints),
+                {path: stat.size for path, stat in stats.items()},
+                reader,
+                lerobot_home=Path(HF_LEROBOT_HOME),
+                lock_timeout_s=options.sidecar_lock_timeout_s,
+                use_cache=len(prints) == len(stats),
+            )
+        except SidecarError as error:
+            if all(stat.size >= 0 for stat in stats.values()):
+                raise
+            # The list names the missing files and whatever else is wrong with the others.
+            raise MissingFileError(str(error)) from error
         catalog = VideoCatalog(layout, sidecar, options.tolerance_s)
         size_bytes = catalog.sizes(range(layout.num_episodes))
     _check_budget(layout, size_bytes, options)
@@ -279,7 +295,6 @@ def _check_budget(layout: DatasetLayout, size_bytes: NDArray[np.int64], options:
     if size_bytes[position] > options.byte_budget_bytes:
         raise ByteBudgetError(
             f"Episode {layout.episode_index[position]} holds {size_bytes[position] / GIB:.6f} GiB of video, "
-            f"more "
-            f"than the whole byte budget of {options.byte_budget_gb:g} GiB. Raise byte_budget_gb "
+            f"more than the whole byte budget of {options.byte_budget_gb:g} GiB. Raise byte_budget_gb "
             "(--dataset.streaming_byte_budget_gb), or leave the episode out with `episodes=[...]`."
         )

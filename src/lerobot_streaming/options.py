@@ -128,8 +128,16 @@ OPTION_SPECS: Final[Mapping[str, OptionSpec]] = MappingProxyType(
 VIDEO_BACKENDS: Final = (None, "pyav", "torchcodec", "video_reader")
 """Accepted names; all of them decode through libav in process, which gives the same pixels."""
 
+MAX_WORKERS: Final = 256
+"""DataLoader workers of one rank; their counters and passes are kept in shared tables of this size."""
+
 DEFAULT_RANK_POOL: Final = 32
 """Episodes that a rank mixes when `episode_pool_size` is unset (capped by `buffer_size`)."""
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number: an int or a NumPy integer, but no bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def validate_option(name: str, value: Any, *, shown_as: str | None = None) -> None:

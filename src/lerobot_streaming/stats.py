@@ -7,6 +7,8 @@ from typing import Final
 
 import torch
 
+from lerobot_streaming.options import MAX_WORKERS
+
 COUNTERS: Final = (
     "samples",
     "frames_decoded",
@@ -31,9 +33,6 @@ COUNTERS: Final = (
 
 _SECONDS: Final = frozenset(name for name in COUNTERS if name.endswith("_s"))
 
-MAX_WORKERS: Final = 256
-"""Workers whose counters are kept apart; the ones beyond share the last row."""
-
 
 def new_table() -> torch.Tensor:
     """Counters of all workers of a rank, in memory that spawned and forked workers share.
@@ -56,7 +55,7 @@ class WorkerStats:
 
     def __init__(self, table: torch.Tensor, worker: int) -> None:
         """Writes to the worker's row."""
-        self._row = table[min(worker, MAX_WORKERS - 1)].numpy()
+        self._row = table[worker].numpy()
         self._lock = Lock()
 
     def add(self, name: str, amount: float) -> None:
@@ -68,6 +67,16 @@ class WorkerStats:
         """
         with self._lock:
             self._row[_NUMBER[name]] += amount
+
+    def count_read(self, num_bytes: int) -> None:
+        """Counts one completed read.
+
+        Args:
+            num_bytes: Its size in bytes.
+        """
+        with self._lock:
+            self._row[_NUMBER["requests"]] += 1
+            self._row[_NUMBER["bytes_fetched"]] += num_bytes
 
     def put(self, name: str, value: float) -> None:
         """Sets a counter that says how something stands now.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import random
 import weakref
 from collections import deque
@@ -24,6 +25,7 @@ from lerobot_streaming.decode.colour import ColourConverter
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.decode.lookahead import LookAhead, window_length
 from lerobot_streaming.decode.ordered import OrderedPipeline, Slot
+from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
 from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload, endless_frontier
 from lerobot_streaming.errors import ByteBudgetError
 from lerobot_streaming.items import Item, ItemBuilder, transform_images
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from lerobot_streaming.decode.decoders import DecoderPool
-    from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
     from lerobot_streaming.episodes.layout import DatasetLayout
     from lerobot_streaming.episodes.rows import RowReader
     from lerobot_streaming.episodes.videos import VideoCatalog
@@ -76,7 +77,7 @@ class StreamParts:
         catalog: Spans and frame maps of their videos.
         rows: Reader of their rows.
         reader: Where bytes come from.
-        cache: Reservations of this worker.
+        byte_budget: Bytes of mini-MP4s that this worker may reserve.
         decoders: Open decoders of this worker.
         items: Builder of items.
         stats: Counters of this worker.
@@ -100,7 +101,7 @@ class StreamParts:
     catalog: VideoCatalog | None
     rows: RowReader
     reader: RangeReader
-    cache: EpisodeByteCache
+    byte_budget: int
     decoders: DecoderPool
     items: ItemBuilder
     stats: WorkerStats
@@ -161,6 +162,10 @@ def _close_running() -> None:
         stream.close()
 
 
+# A forked process has none of the threads, and their locks may be held for ever.
+os.register_at_fork(after_in_child=_running.clear)
+
+
 class EpisodeStream:
     """Yields the items of one pass in plan order.
 
@@ -188,6 +193,7 @@ class EpisodeStream:
             ([positions[place] for place in plan.admission_order(number)] for number in later),
             whole,
         )
+        self.cache = EpisodeByteCache(parts.byte_budget)
         self._queue_size = max(1, min(parts.queue_size, QUEUE_BYTES // max(1, parts.item_bytes)))
         lengths = [int(length) for length in parts.layout.lengths]
         lookahead = LookAhead(lengths, parts.items.camera_windows)
@@ -199,6 +205,7 @@ class EpisodeStream:
             )
         self._window: deque[Draw] = deque()
         self._converters = local()
+        self._closed = False
         self._pipeline: OrderedPipeline[_Task, tuple[Draw, Item]] = OrderedPipeline(
             self._decode, threads=parts.decode_threads, name="lerobot-streaming-decode"
         )
@@ -210,7 +217,7 @@ class EpisodeStream:
             catalog=parts.catalog,
             rows=parts.rows,
             reader=parts.reader,
-            cache=parts.cache,
+            cache=self.cache,
             size_bytes=parts.size_bytes,
             frontier=frontier,
             pool_size=parts.pool_size,
@@ -247,12 +254,16 @@ class EpisodeStream:
 
     def close(self) -> None:
         """Stops every thread and releases every byte; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         _running.discard(self)
         self._pipeline.close()
         self._fetcher.close()
         deadline = perf_counter() + _JOIN_TIMEOUT_S
         self._pipeline.join(deadline - perf_counter())
         self._fetcher.join(max(0.0, deadline - perf_counter()))
+        self._frames.clear()
         self._parts.stats.put("queue_depth", 0)
         self._parts.stats.put("pool_bytes", 0)
         self._parts.stats.put("frame_cache_bytes", 0)
@@ -265,7 +276,7 @@ class EpisodeStream:
 
     def _submit(self) -> None:
         while self._window and len(self._pipeline) < self._queue_size:
-            payload = self._fetcher.payload(self._window[0].position)
+            payload = self._fetcher.claim(self._window[0].position)
             if payload is None:
                 return
             self._pipeline.submit((self._window.popleft(), payload))
@@ -274,32 +285,33 @@ class EpisodeStream:
         position = self._window[0].position
         raise ByteBudgetError(
             f"Episode {self._parts.layout.episode_index[position]} needs {self._parts.size_bytes[position]} "
-            f"bytes, "
-            f"but {self._parts.cache.reserved_bytes} of {self._parts.cache.budget_bytes} bytes stay reserved "
-            f"while "
+            f"bytes, but {self.cache.reserved_bytes} of {self.cache.budget_bytes} bytes stay reserved while "
             "nothing is being decoded. This is a fault of lerobot_streaming: please report it."
         )
 
     def _decode(self, slot: Slot[_Task, tuple[Draw, Item]]) -> tuple[Draw, Item]:
         """Makes one item; runs in a decode thread."""
-        draw, future = slot.task
+        draw, item = self._make_item(slot)
+        # Nothing refers to the episode's bytes on behalf of this draw any more, so they may be released.
+        self._fetcher.draw_done(draw.position)
+        return draw, item
+
+    def _make_item(self, slot: Slot[_Task, tuple[Draw, Item]]) -> tuple[Draw, Item]:
+        draw, future = slot.take()
+        position, episode = draw.position, self._parts.layout.episode_index[draw.position]
+        slot.begin(f"Fetching episode {episode}")
         payload = future.result()
         converter = getattr(self._converters, "value", None)
         if converter is None:
             converter = self._converters.value = ColourConverter()
         frames = []
         for camera, video in enumerate(payload.videos):
-            slot.begin(
-                f"Decoding frame {draw.frame} of episode {self._parts.layout.episode_index[draw.position]} "
-                f"from {video.path}"
-            )
-            wanted = self._lookahead.frames_of(camera, draw.position, draw.frame)
-            frames.append(self._frames.frames(draw.position, camera, video, wanted))
-        item = self._parts.items.build(draw.position, draw.frame, payload.rows, frames, converter)
-        self._frames.draw_done(draw.position, draw.frame, payload.videos)
+            slot.begin(f"Decoding frame {draw.frame} of episode {episode} from {video.path}")
+            wanted = self._lookahead.frames_of(camera, position, draw.frame)
+            frames.append(self._frames.frames(position, camera, video, wanted))
+        item = self._parts.items.build(position, draw.frame, payload.rows, frames, converter)
+        self._frames.draw_done(position, draw.frame, payload.videos)
         self._parts.stats.add("camera_samples", len(frames))
-        # From here on nothing refers to the episode's bytes on behalf of this draw.
-        self._fetcher.draw_done(draw.position)
         return draw, item
 
     def _transform(self, draw: Draw, item: Item, transforms: Callable[[Any], Any]) -> None:
@@ -314,5 +326,5 @@ class EpisodeStream:
         stats = self._parts.stats
         stats.add("samples", 1)
         stats.put("queue_depth", self._pipeline.num_finished)
-        stats.put("pool_bytes", self._parts.cache.resident_bytes)
+        stats.put("pool_bytes", self.cache.resident_bytes)
         stats.put("frame_cache_bytes", self._frames.num_bytes)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import av
 import numpy as np
 
 from lerobot_streaming.decode.decoders import DecoderPool
-from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import VideoCatalog
 from lerobot_streaming.errors import OptionError, ShardingError
@@ -24,6 +23,7 @@ from lerobot_streaming.plan import (
     shards_for_worker,
     worker_budgets,
 )
+from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.stream import StreamParts
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
     from lerobot_streaming.stats import WorkerStats
+    from lerobot_streaming.storage.base import RangeReader
 
 _logger = logging.getLogger(__name__)
 
@@ -86,8 +87,7 @@ def select_anchors(lengths: Sequence[int], drop_first: int, drop_last: int) -> A
     if not len(kept):
         raise ShardingError(
             f"No frame is left after drop_n_first_frames={drop_first} and drop_n_last_frames={drop_last}: "
-            f"every "
-            "episode is shorter. Select longer episodes or lower the numbers of the policy."
+            "every episode is shorter. Select longer episodes or lower the numbers of the policy."
         )
     return AnchorSelection(kept.tolist(), drop_first, counts[kept].tolist())
 
@@ -115,11 +115,12 @@ class WorkerRuntime:
 
     Attributes:
         open: The open dataset.
+        reader: Where bytes come from, counted.
         rows: Reader of rows.
         catalog: Spans and frame maps.
         decoders: Open decoders.
         items: Builder of items.
-        caches: Reservations by budget; one budget in practice.
+        stats: Counters of the worker.
     """
 
     open: OpenDataset
@@ -127,16 +128,20 @@ class WorkerRuntime:
     catalog: VideoCatalog | None
     decoders: DecoderPool
     items: ItemBuilder
-    caches: dict[int, EpisodeByteCache] = field(default_factory=dict)
+    stats: WorkerStats
+    reader: RangeReader
 
 
-def make_runtime(opened: OpenDataset, options: Options, num_workers: int) -> WorkerRuntime:
+def make_runtime(
+    opened: OpenDataset, options: Options, num_workers: int, stats: WorkerStats
+) -> WorkerRuntime:
     """Makes the long-lived parts of a worker.
 
     Args:
         opened: The open dataset.
         options: The checked options.
         num_workers: DataLoader workers of the rank, at least 1.
+        stats: The worker's counters.
 
     Returns:
         The parts; nothing is read yet.
@@ -147,13 +152,42 @@ def make_runtime(opened: OpenDataset, options: Options, num_workers: int) -> Wor
     catalog = None
     if opened.sidecar is not None:
         catalog = VideoCatalog(opened.layout, opened.sidecar, options.tolerance_s)
+    reader = CountedReader(opened.reader, stats.count_read)
     return WorkerRuntime(
-        opened,
-        RowReader(opened.layout, opened.reader, decode_language),
-        catalog,
-        DecoderPool(limit),
-        ItemBuilder(opened.layout, opened.items),
+        open=opened,
+        rows=RowReader(opened.layout, reader, decode_language),
+        catalog=catalog,
+        decoders=DecoderPool(limit),
+        items=ItemBuilder(opened.layout, opened.items),
+        stats=stats,
+        reader=reader,
     )
+
+
+def worker_shares(anchors: AnchorSelection, place: WorkerPlace) -> list[list[int]]:
+    """Deals a rank's episodes to its workers.
+
+    Args:
+        anchors: The frames that are drawn.
+        place: Any worker of the rank.
+
+    Returns:
+        For each worker of the rank its places in `anchors.positions`.
+
+    Raises:
+        ShardingError: Too few episodes for the ranks or workers.
+    """
+    # Checks the numbers and says what to lower.
+    shards_for_worker(
+        anchors.counts,
+        rank=place.rank,
+        world_size=place.world_size,
+        worker=place.worker,
+        num_workers=place.num_workers,
+    )
+    rank_share = shard_episodes(anchors.counts, place.world_size)[place.rank]
+    shares = shard_episodes([anchors.counts[number] for number in rank_share], place.num_workers)
+    return [[rank_share[number] for number in share] for share in shares]
 
 
 def make_parts(
@@ -165,7 +199,6 @@ def make_parts(
     seed: int,
     shuffle: bool,
     transforms: Callable[[Any], Any] | None,
-    stats: WorkerStats,
 ) -> StreamParts:
     """Makes what one worker streams.
 
@@ -177,7 +210,6 @@ def make_parts(
         seed: Seed of order and augmentation.
         shuffle: Whether the order is random.
         transforms: Image transforms, or None.
-        stats: The worker's counters.
 
     Returns:
         The parts of its passes.
@@ -188,16 +220,9 @@ def make_parts(
     """
     opened = runtime.open
     sizes = opened.size_bytes
-    own = shards_for_worker(
-        anchors.counts,
-        rank=place.rank,
-        world_size=place.world_size,
-        worker=place.worker,
-        num_workers=place.num_workers,
-    )
-    rank_share = shard_episodes(anchors.counts, place.world_size)[place.rank]
-    shares = shard_episodes([anchors.counts[number] for number in rank_share], place.num_workers)
-    largest = [max(int(sizes[anchors.positions[rank_share[number]]]) for number in share) for share in shares]
+    shares = worker_shares(anchors, place)
+    own = shares[place.worker]
+    largest = [max(int(sizes[anchors.positions[number]]) for number in share) for share in shares]
     budget = worker_budgets(largest, options.byte_budget_bytes)[place.worker]
     positions = [anchors.positions[number] for number in own]
     pool_size = options.pool_size_for_worker(place.num_workers)
@@ -212,17 +237,16 @@ def make_parts(
         seed=seed,
         shuffle=shuffle,
     )
-    cache = runtime.caches.setdefault(budget, EpisodeByteCache(budget))
     draw_frame_bytes, item_bytes = _image_bytes(runtime)
     return StreamParts(
         layout=opened.layout,
         catalog=runtime.catalog,
         rows=runtime.rows,
-        reader=opened.reader,
-        cache=cache,
+        reader=runtime.reader,
+        byte_budget=budget,
         decoders=runtime.decoders,
         items=runtime.items,
-        stats=stats,
+        stats=runtime.stats,
         size_bytes=dict(zip(positions, sizes[positions].tolist(), strict=True)),
         positions=positions,
         plan=plan,

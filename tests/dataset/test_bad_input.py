@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -34,8 +35,6 @@ from tests.support.datasets import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pyarrow as pa
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ def test_a_place_without_a_dataset_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(root: Path, victim: str, message: str) -> None:
     target = root / victim
     shutil.rmtree(target) if target.is_dir() else target.unlink()
-    with pytest.raises((MissingFileError, SidecarError), match=message):
+    with pytest.raises(MissingFileError, match=message):
         _open(root)
 
 
@@ -128,10 +127,30 @@ def test_all_bad_video_files_are_listed_in_one_pass(root: Path) -> None:
     files[0].write_bytes(files[0].read_bytes()[:100])
     files[1].write_bytes(b"")
     files[2].unlink()
-    with pytest.raises(SidecarError) as caught:
+    with pytest.raises(MissingFileError) as caught:
         _open(root)
+    assert isinstance(caught.value.__cause__, SidecarError)
     for path in files[:3]:
         assert str(path.relative_to(root)) in str(caught.value)
+
+
+def test_metadata_that_is_no_json_is_named(root: Path) -> None:
+    (root / "meta/info.json").write_text("{")
+    with pytest.raises(DatasetLayoutError, match=r"info.json is no JSON"):
+        _open(root)
+
+
+def test_a_damaged_image_names_key_episode_and_file(shelf: Shelf, tmp_path: Path) -> None:
+    shutil.copytree(shelf.root("images"), tmp_path / "images")
+
+    def edit(table: pa.Table) -> pa.Table:
+        images = table.column(CAMERA_A).to_pylist()
+        images[1] = {**images[1], "bytes": b"nothing"}
+        return set_column(table, CAMERA_A, pa.array(images, table.schema.field(CAMERA_A).type))
+
+    edit_data(tmp_path / "images", edit)
+    with pytest.raises(RowError, match=f"{CAMERA_A}' in episode 0 .*parquet.* cannot be decoded"):
+        list(_open(tmp_path / "images"))
 
 
 def test_a_missing_file_of_an_episode_that_is_not_selected_does_not_matter(root: Path) -> None:
@@ -189,6 +208,11 @@ def _beyond_the_file(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def _no_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows[1][f"videos/{CAMERA_A}/from_timestamp"] = float("nan")
+    return rows
+
+
 def _reaches_beyond_the_file(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows[1][f"videos/{CAMERA_A}/from_timestamp"] += 0.3
     return rows
@@ -205,6 +229,7 @@ def _reaches_beyond_the_file(rows: list[dict[str, Any]]) -> list[dict[str, Any]]
         (lambda rows: rows[:-1], "total_episodes=5, but meta/episodes has 4 rows"),
         (_longer_than_the_data, "total_frames="),
         (_beyond_the_file, r"from_timestamp 100.* of episode 1.*lies beyond the end of file .*mp4"),
+        (_no_time, "Episode 1 has from_timestamp nan"),
         (_reaches_beyond_the_file, r"of episode 1.*reach beyond the end of file .*mp4"),
     ],
 )
@@ -270,8 +295,6 @@ def test_a_task_out_of_range_names_the_row(root: Path) -> None:
 
 def test_a_timestamp_too_far_from_any_frame_is_an_error(root: Path) -> None:
     def edit(table: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
         times = table.column("timestamp").to_pylist()
         times[2] += 0.004
         return set_column(table, "timestamp", pa.array(times, pa.float32()))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from lerobot_streaming import StreamingLeRobotDataset
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
-from lerobot_streaming.errors import ByteBudgetError, DecodeError, FetchError
+from lerobot_streaming.errors import ByteBudgetError, DecodeError, DecodeStallError, FetchError
 from lerobot_streaming.options import GIB
 from lerobot_streaming.storage.local import LocalReader
 from tests.support.datasets import CAMERA_A, REPO_ID, Shelf, video_files
@@ -40,12 +41,14 @@ def test_reservations_never_exceed_the_budget(
     sizes = _sizes(StreamingLeRobotDataset(REPO_ID, shelf.root(kind)))
     budget = int(max(sizes) * episodes_that_fit)
     seen: list[tuple[int, int]] = []
+    caches: set[EpisodeByteCache] = set()
     original = EpisodeByteCache.set_resident
 
     def watched(self: EpisodeByteCache, position: int, size_bytes: int) -> None:
         original(self, position, size_bytes)
         assert size_bytes == sizes[position], "the planned size is not exact"
         seen.append((self.reserved_bytes, self.resident_bytes))
+        caches.add(self)
 
     monkeypatch.setattr(EpisodeByteCache, "set_resident", watched)
     dataset = StreamingLeRobotDataset(
@@ -58,8 +61,7 @@ def test_reservations_never_exceed_the_budget(
     )
     iterator = iter(dataset)
     drawn = [int(next(iterator)["index"]) for _ in range(2 * dataset.num_frames)]
-    cache = dataset._runtime[1].caches  # type: ignore[index]
-    (one,) = cache.values()
+    (one,) = caches
     assert one.budget_bytes <= budget
     assert 0 < one.peak_reserved_bytes <= one.budget_bytes
     iterator.close()  # type: ignore[attr-defined]
@@ -195,6 +197,10 @@ def test_a_damaged_video_is_an_error_that_names_it(copied: Path) -> None:
     with pytest.raises(DecodeError, match=str(path.relative_to(copied))) as caught:
         list(dataset)
     assert "episodes=" in str(caught.value)
+    # The dataset's own number of the episode, not its place in the selection.
+    dataset = StreamingLeRobotDataset(REPO_ID, copied, episodes=[1, 0], shuffle=False)
+    with pytest.raises(DecodeError, match="of episode 1"):
+        list(dataset)
     assert not _ours()
 
 
@@ -203,7 +209,7 @@ def test_a_file_that_shrinks_under_the_run_is_an_error_that_names_it(copied: Pat
     path = video_files(copied, CAMERA_A)[0]
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
-    with pytest.raises(FetchError, match=str(path.relative_to(copied))):
+    with pytest.raises(FetchError, match=f"episode .*camera .*{path.relative_to(copied)}"):
         list(dataset)
     assert not _ours()
 
@@ -220,3 +226,96 @@ def test_a_process_that_never_closes_its_iterator_still_ends_cleanly(shelf: Shel
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("episodes", "options"),
+    [
+        (None, {"episode_pool_size": 4, "prefetch_episodes": 0, "decoded_queue_size": 16}),
+        ([0, 1, 2], {"episode_pool_size": 2, "prefetch_episodes": 0}),
+        ([0], {"episode_pool_size": 1, "prefetch_episodes": 0, "decoded_queue_size": 1}),
+        ([0, 1], {"episode_pool_size": 1, "prefetch_episodes": 3, "decode_threads": 4}),
+        (None, {"byte_budget_gb": "2.5 episodes"}),
+    ],
+)
+def test_epochs_that_share_resident_episodes_run_on_for_ever(
+    shelf: Shelf, episodes: list[int] | None, options: dict[str, Any]
+) -> None:
+    root = shelf.root("many_tiny")
+    if "byte_budget_gb" in options:
+        options = {"byte_budget_gb": 2.5 * max(_sizes(StreamingLeRobotDataset(REPO_ID, root))) / GIB}
+    dataset = StreamingLeRobotDataset(
+        REPO_ID, root, episodes=episodes, repeat=True, return_uint8=True, **options
+    )
+    count = dataset.num_frames
+    epochs = max(20, 200 // count)
+    iterator = iter(dataset)
+    drawn = [int(next(iterator)["index"]) for _ in range(epochs * count)]
+    iterator.close()  # type: ignore[attr-defined]
+    everything = sorted(drawn[:count])
+    assert len(set(everything)) == count
+    for epoch in range(1, epochs):
+        assert sorted(drawn[epoch * count : (epoch + 1) * count]) == everything
+
+
+def test_the_bytes_in_memory_are_the_bytes_reserved(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts the mini-MP4s that are alive, whoever refers to them."""
+    from lerobot_streaming.episodes.mini_mp4 import fetch_mini_mp4
+
+    alive: list[weakref.ref[Any]] = []
+
+    class Counted(bytearray):
+        """A bytearray that can be referred to weakly."""
+
+    def counting(*arguments: Any) -> Any:
+        data = Counted(fetch_mini_mp4(*arguments))
+        alive.append(weakref.ref(data))
+        return data
+
+    monkeypatch.setattr("lerobot_streaming.episodes.videos.fetch_mini_mp4", counting)
+    root = shelf.root("many_tiny")
+    budget = int(2.2 * max(_sizes(StreamingLeRobotDataset(REPO_ID, root))))
+    dataset = StreamingLeRobotDataset(
+        REPO_ID, root, byte_budget_gb=budget / GIB, return_uint8=True, max_num_shards=2, repeat=True
+    )
+    iterator = iter(dataset)
+    for _ in range(3 * dataset.num_frames):
+        next(iterator)
+        assert sum(len(data) for data in (ref() for ref in alive) if data is not None) <= budget
+    iterator.close()  # type: ignore[attr-defined]
+
+
+def test_decoded_frames_are_freed_when_the_iterator_is_closed(shelf: Shelf) -> None:
+    caches: list[weakref.ref[FrameCache]] = []
+    original = FrameCache.__init__
+
+    def watched(self: FrameCache, *arguments: Any) -> None:
+        original(self, *arguments)
+        caches.append(weakref.ref(self))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrameCache, "__init__", watched)
+        dataset = StreamingLeRobotDataset(REPO_ID, shelf.root("h264_bframes"), return_uint8=True)
+        iterator = iter(dataset)
+        for _ in range(10):
+            next(iterator)
+        (cache,) = caches
+        living = cache()
+        assert living is not None
+        assert living.num_bytes > 0
+        iterator.close()  # type: ignore[attr-defined]
+        assert living.num_bytes == 0
+
+
+def test_a_read_that_does_not_return_becomes_an_error(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lerobot_streaming.decode import ordered
+
+    release = threading.Event()
+    dataset = StreamingLeRobotDataset(REPO_ID, shelf.root("h264_bframes"), return_uint8=True)
+    monkeypatch.setattr(ordered.OrderedPipeline.__init__, "__kwdefaults__", {"stall_timeout_s": 0.5})
+    monkeypatch.setattr(LocalReader, "read_into", lambda *_: release.wait(30))
+    try:
+        with pytest.raises(DecodeStallError, match=r"Fetching episode \d+ has not returned"):
+            next(iter(dataset))
+    finally:
+        release.set()

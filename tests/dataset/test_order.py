@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 import random
 import time
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,7 +96,7 @@ def test_set_epoch_chooses_the_plan_and_passes_count_up(shelf: Shelf) -> None:
     assert [_order(dataset), _order(dataset)] == passes[1:]
     dataset.set_epoch(0)
     assert _order(dataset) == passes[0]
-    with pytest.raises(OptionError, match="epoch must be >= 0, got -1"):
+    with pytest.raises(OptionError, match="epoch must be an integer >= 0, got -1"):
         dataset.set_epoch(-1)
 
 
@@ -302,3 +306,117 @@ def test_stats_are_read_while_workers_run(shelf: Shelf) -> None:
     assert total["frames_decoded"] + total["frames_from_cache"] >= 2 * count
     assert 0 < total["decodes_per_sample"] < 2
     assert sum(worker["samples"] for worker in report["workers"]) == count
+
+
+def test_two_iterators_of_one_dataset_do_not_disturb_each_other(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    first, second = iter(dataset), iter(dataset)
+    pairs = [(int(a["index"]), int(b["index"])) for a, b in zip(first, second, strict=True)]
+    everything = list(range(dataset.num_frames))
+    assert sorted(a for a, _ in pairs) == sorted(b for _, b in pairs) == everything
+    assert [a for a, _ in pairs] != [b for _, b in pairs]
+
+
+def test_a_state_loaded_during_a_pass_is_for_the_next_one(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    expected = _order(dataset)
+    dataset.set_epoch(0)
+    iterator = iter(dataset)
+    next(iterator)
+    dataset.load_state_dict({"epoch": 0, "offset": 10, "batch_size": None})
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert _order(dataset) == expected[10:]
+
+
+def test_set_epoch_forgets_a_broken_off_pass(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    iterator = iter(dataset)
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    dataset.set_epoch(7)
+    assert dataset.state_dict() == {"epoch": 7, "offset": 0, "batch_size": None}
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+@pytest.mark.parametrize(
+    "copy", [lambda one: pickle.loads(pickle.dumps(one)), deepcopy], ids=["pickle", "deepcopy"]
+)
+def test_a_copy_counts_its_own_passes_in_forked_workers(shelf: Shelf, copy: Any) -> None:
+    dataset = copy(_dataset(shelf))
+    loader = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", collate_fn=identity
+    )
+    first, second = _order(loader), _order(loader)
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert dataset.stats()["total"]["samples"] == 2 * len(first)
+
+
+def _streamed_on_a_rank(pickled: bytes) -> int:
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = "1", "2"
+    dataset = pickle.loads(pickled)
+    loader = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context="fork", collate_fn=identity
+    )
+    return len(_order(loader))
+
+
+def test_a_dataset_pickled_in_a_launcher_streams_the_rank_that_it_arrives_at(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        streamed = pool.submit(_streamed_on_a_rank, pickle.dumps(dataset)).result()
+    assert streamed == dataset.num_frames_for_rank(1, 2)
+
+
+class Resuming(torch.utils.data.IterableDataset[Any]):
+    """What torchdata's StatefulDataLoader does: each worker loads its own state before it iterates."""
+
+    def __init__(self, dataset: StreamingLeRobotDataset, offsets: list[int]) -> None:
+        self.dataset = dataset
+        self.offsets = offsets
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        state = {"epoch": 0, "offset": self.offsets[info.id], "batch_size": None}
+        self.dataset.load_state_dict(state)
+        assert self.dataset.state_dict() == state
+        return iter(self.dataset)
+
+
+def test_each_worker_resumes_its_own_state(shelf: Shelf) -> None:
+    def loader(dataset: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, batch_size=1, num_workers=2, multiprocessing_context="spawn")
+
+    whole = [int(batch["index"]) for batch in loader(_dataset(shelf))]
+    resumed = [int(batch["index"]) for batch in loader(Resuming(_dataset(shelf), [3, 3]))]
+    assert resumed == whole[6:]
+
+
+def test_a_state_that_cannot_be_dealt_to_workers_is_refused(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    dataset.load_state_dict({"epoch": 0, "offset": 20, "batch_size": None})
+    with pytest.raises(OptionError, match="has no batch_size"):
+        next(iter(DataLoader(dataset, num_workers=2, multiprocessing_context="spawn")))
+
+
+def test_the_training_process_does_not_guess_where_its_workers_are(shelf: Shelf) -> None:
+    dataset = _dataset(shelf)
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(OptionError, match="StatefulDataLoader"):
+        dataset.state_dict()
+    del iterator
+
+
+def test_a_pass_that_is_refused_uses_nothing_up(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = _dataset(shelf)
+    state = {"epoch": 0, "offset": 20, "batch_size": None}
+    dataset.load_state_dict(state)
+    with monkeypatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "1000")
+        with pytest.raises(ShardingError):
+            next(iter(dataset))
+    assert dataset.state_dict() == state

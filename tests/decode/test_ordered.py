@@ -13,8 +13,9 @@ from lerobot_streaming.errors import DecodeStallError
 
 def test_results_leave_in_the_order_of_submission_whatever_finishes_first() -> None:
     def work(slot: Slot[int, int]) -> int:
-        time.sleep(0.02 if slot.task % 3 == 0 else 0)
-        return slot.task * 10
+        task = slot.take()
+        time.sleep(0.02 if task % 3 == 0 else 0)
+        return task * 10
 
     pipeline = OrderedPipeline(work, threads=4, name="test")
     for task in range(12):
@@ -27,9 +28,10 @@ def test_results_leave_in_the_order_of_submission_whatever_finishes_first() -> N
 
 def test_an_error_reaches_the_consumer_in_its_turn_and_whole() -> None:
     def work(slot: Slot[int, int]) -> int:
-        if slot.task == 1:
+        task = slot.take()
+        if task == 1:
             raise ValueError("outer") from KeyError("inner")
-        return slot.task
+        return task
 
     pipeline = OrderedPipeline(work, threads=2, name="test")
     for task in range(3):
@@ -47,9 +49,10 @@ def test_work_that_does_not_return_becomes_an_error_that_names_it() -> None:
     stop = threading.Event()
 
     def work(slot: Slot[int, int]) -> int:
+        task = slot.take()
         slot.begin("Decoding frame 7 of episode 3 from file x.mp4")
         stop.wait()
-        return slot.task
+        return task
 
     pipeline = OrderedPipeline(work, threads=1, name="test", stall_timeout_s=0.2)
     pipeline.submit(0)
@@ -62,9 +65,10 @@ def test_work_that_does_not_return_becomes_an_error_that_names_it() -> None:
 
 def test_waiting_for_an_episode_is_no_stall() -> None:
     def work(slot: Slot[int, int]) -> int:
+        task = slot.take()
         time.sleep(0.5)
         slot.begin("Decoding")
-        return slot.task
+        return task
 
     pipeline = OrderedPipeline(work, threads=1, name="test", stall_timeout_s=0.2)
     pipeline.submit(5)
@@ -77,9 +81,10 @@ def test_closing_drops_waiting_work_and_ends_the_threads() -> None:
     gate = threading.Event()
 
     def work(slot: Slot[int, int]) -> int:
-        begun.append(slot.task)
+        task = slot.take()
+        begun.append(task)
         gate.wait(5)
-        return slot.task
+        return task
 
     pipeline = OrderedPipeline(work, threads=1, name="test")
     for task in range(5):

@@ -79,11 +79,6 @@ class DecoderPool:
         self._open = 0
         self._changed = Condition()
 
-    @property
-    def num_open(self) -> int:
-        """Decoders open now, in use or idle."""
-        return self._open
-
     @contextmanager
     def lend(self, stream: StreamParameters) -> Iterator[av.VideoCodecContext]:
         """Lends a flushed decoder for one run.
@@ -113,12 +108,6 @@ class DecoderPool:
             self._serial += 1
             self._idle[self._serial] = (stream, context)
             self._changed.notify()
-
-    def close(self) -> None:
-        """Closes the idle decoders."""
-        with self._changed:
-            self._open -= len(self._idle)
-            self._idle.clear()
 
     def _take(self, stream: StreamParameters) -> av.VideoCodecContext | None:
         """An idle decoder of the stream, or None together with the right to open one."""

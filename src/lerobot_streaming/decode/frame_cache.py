@@ -120,6 +120,13 @@ class FrameCache:
                     if not gop.frames and not gop.users:
                         del self._gops[key]
 
+    def clear(self) -> None:
+        """Drops all frames; nothing is kept from then on."""
+        with self._lock:
+            self._budget_bytes = 0
+            self._gops.clear()
+            self._bytes = 0
+
     def _gop_frames(
         self, position: int, camera: int, video: EpisodeVideo, start: int, samples: set[int]
     ) -> dict[int, av.VideoFrame]:
@@ -158,10 +165,8 @@ class FrameCache:
                 frames = decode_run(decoder, video.packets(start, last), start, wanted, self._cancelled)
         except av.error.FFmpegError as error:
             raise DecodeError(
-                f"libav could not decode camera {video.camera!r} of the episode at position {position}, "
-                f"samples "
-                f"{start} to {last} of its span in file {video.path}: {error}. The file is damaged there: "
-                f"restore "
+                f"libav could not decode camera {video.camera!r} of episode {video.episode}, samples {start} "
+                f"to {last} of its span in file {video.path}: {error}. The file is damaged there: restore "
                 "it, or leave the episode out with `episodes=[...]`."
             ) from error
         self._stats.add("decode_s", perf_counter() - begin)
@@ -171,19 +176,32 @@ class FrameCache:
                 raise PipelineClosedError("The pipeline was closed during a decode.")
             raise DecodeError(
                 f"The decoder did not return sample(s) {sorted(missing - frames.keys())} of camera "
-                f"{video.camera!r} of the episode at position {position} (file {video.path}), though their "
-                f"bytes "
-                "were read. The file is damaged there: restore it, or leave the episode out with "
+                f"{video.camera!r} of episode {video.episode} (file {video.path}), though their bytes were "
+                "read. The file is damaged there: restore it, or leave the episode out with "
                 "`episodes=[...]`."
             )
         if self._budget_bytes:
-            self._keep(gop, frames)
+            self._keep(gop, frames, camera, position, video.frames_of_start[start], video.sample_of_frame)
         return {sample: frames[sample] for sample in missing}
 
-    def _keep(self, gop: _Gop, frames: dict[int, av.VideoFrame]) -> None:
-        """Keeps frames as far as the budget allows; the rest is decoded again when its draw comes."""
+    def _keep(
+        self,
+        gop: _Gop,
+        decoded: dict[int, av.VideoFrame],
+        camera: int,
+        position: int,
+        frames: Sequence[int],
+        sample_of_frame: Sequence[int],
+    ) -> None:
+        """Keeps what the window wants, as far as the budget allows; the rest is decoded again."""
         with self._lock:
-            for sample, frame in frames.items():
+            # Asked again under the lock: a draw that was delivered meanwhile would never come to drop its
+            # frame.
+            for number in self._lookahead.wanted(camera, position, frames):
+                sample = sample_of_frame[number]
+                frame = decoded.get(sample)
+                if frame is None or sample in gop.frames:
+                    continue
                 size = frame_bytes(frame)
                 if self._bytes + size > self._budget_bytes:
                     break

@@ -19,16 +19,25 @@ STALL_TIMEOUT_S: Final = 120.0
 class Slot[Task, Result]:
     """One piece of work between submission and delivery."""
 
-    __slots__ = ("activity", "busy_since", "done", "error", "result", "task")
+    __slots__ = ("_task", "activity", "busy_since", "done", "error", "result")
 
     def __init__(self, task: Task) -> None:
         """Makes a slot whose work has not begun."""
-        self.task = task
+        self._task: Task | None = task
         self.result: Result | None = None
         self.error: BaseException | None = None
         self.done = False
         self.activity = ""
         self.busy_since: float | None = None
+
+    def take(self) -> Task:
+        """Hands the task over: the slot, which may wait long for its delivery, no longer refers to it.
+
+        Returns:
+            The task; to be taken once.
+        """
+        task, self._task = self._task, None
+        return task  # type: ignore[return-value]  # Set until it is taken.
 
     def begin(self, activity: str) -> None:
         """Notes what a thread does now, from here on under the stall timeout.
@@ -160,3 +169,5 @@ class OrderedPipeline[Task, Result]:
                 slot.busy_since = None
                 slot.done = True
                 self._changed.notify_all()
+            # An idle thread must not keep the last result alive.
+            del slot

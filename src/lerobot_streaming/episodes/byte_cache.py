@@ -86,8 +86,8 @@ class EpisodeByteCache:
                 raise ByteBudgetError(
                     f"The episode at position {position} holds {size_bytes} bytes, but reserved {reserved}."
                 )
+            self._resident_bytes += size_bytes - self._resident.get(position, 0)
             self._resident[position] = size_bytes
-            self._resident_bytes += size_bytes
 
     def release(self, position: int) -> None:
         """Gives an episode's reservation back; its bytes must no longer be referenced.

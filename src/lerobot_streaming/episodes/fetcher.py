@@ -50,6 +50,7 @@ class _Resident:
 
     payload: Future[EpisodePayload]
     leases: deque[int] = field(default_factory=deque)  # Draws left per epoch that shares it, oldest first.
+    unclaimed: int = 0  # Draws of those leases that have not been handed to a decode thread.
 
 
 class EpisodeFetcher:
@@ -112,49 +113,52 @@ class EpisodeFetcher:
 
     def advance(self) -> None:
         """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow."""
-        while self._num_leases < self._limit:
-            if self._next is None:
-                self._next = next(self._frontier, None)
+        with self._lock:
+            while self._num_leases < self._limit and not self._closed:
                 if self._next is None:
-                    return
-            position, draws = self._next
-            with self._lock:
+                    self._next = next(self._frontier, None)
+                    if self._next is None:
+                        return
+                position, draws = self._next
                 resident = self._residents.get(position)
-                if resident is not None:
-                    # Still resident from the epoch before: its bytes are not fetched twice.
-                    resident.leases.append(draws)
-                    self._num_leases += 1
-                    self._next = None
-                    continue
-            if not self._cache.try_reserve(position, self._size_bytes[position]):
-                return
-            payload: Future[EpisodePayload] = Future()
-            with self._lock:
-                self._residents[position] = _Resident(payload, deque([draws]))
+                if resident is None:
+                    if not self._cache.try_reserve(position, self._size_bytes[position]):
+                        return
+                    resident = self._residents[position] = _Resident(Future())
+                    self._stats.add("episodes_admitted", 1)
+                    self._work.put((position, resident.payload))
+                # An episode that is still resident from the epoch before is not fetched twice.
+                resident.leases.append(draws)
+                resident.unclaimed += draws
                 self._num_leases += 1
-            self._next = None
-            self._stats.add("episodes_admitted", 1)
-            self._work.put((position, payload))
+                self._next = None
 
-    def payload(self, position: int) -> Future[EpisodePayload] | None:
-        """The payload of an episode that a draw needs now.
+    def claim(self, position: int) -> Future[EpisodePayload] | None:
+        """Claims an episode for its next draw.
+
+        Only draws of epochs whose lease has been granted can be claimed: an episode that is resident merely
+        because the epoch before still decodes it may be released at any moment.
 
         Args:
             position: Position of the episode.
 
         Returns:
-            A future, done or under way; None while the budget has no room for the episode yet.
+            Its payload, done or under way; None while the budget has no room for the episode yet.
         """
-        with self._lock:
-            resident = self._residents.get(position)
-        if resident is None:
-            self.advance()
+        for attempt in range(2):
             with self._lock:
                 resident = self._residents.get(position)
-        return None if resident is None else resident.payload
+                if resident is not None and resident.unclaimed:
+                    resident.unclaimed -= 1
+                    return resident.payload
+            if attempt == 0:
+                self.advance()
+        return None
 
     def draw_done(self, position: int) -> None:
         """Counts a draw whose decode has finished; after an episode's last one its bytes are released.
+
+        The caller must no longer refer to the payload.
 
         Args:
             position: Position of the episode.
@@ -168,14 +172,11 @@ class EpisodeFetcher:
                 return
             resident.leases.popleft()
             self._num_leases -= 1
-            if resident.leases:
-                return
-            del self._residents[position]
-        self._cache.release(position)
-
-    def waiting_episode(self) -> int | None:
-        """Position of the episode that waits for room in the budget, or None."""
-        return None if self._next is None else self._next[0]
+            if not resident.leases:
+                del self._residents[position]
+                # Under the same lock, so that no other thread sees an episode that is gone but still
+                # reserved.
+                self._cache.release(position)
 
     def close(self) -> None:
         """Stops the threads and releases every reservation. Fetches under way end by themselves."""
@@ -216,6 +217,8 @@ class EpisodeFetcher:
                 future.set_result(self._fetch(position))
             except BaseException as error:  # noqa: BLE001  The consumer raises it, whatever it is.
                 future.set_exception(error)
+            # An idle thread must not keep the last episode's bytes alive.
+            del work, future
 
     def _fetch(self, position: int) -> EpisodePayload:
         begin = perf_counter()
@@ -226,9 +229,8 @@ class EpisodeFetcher:
                 raise PipelineClosedError("The pipeline was closed while an episode was being fetched.")
             if self._catalog is not None:
                 videos.append(self._catalog.fetch(position, camera, rows.timestamps, self._reader))
-        fetched = sum(len(video.data) for video in videos)
-        self._cache.set_resident(position, fetched)
-        self._stats.add("bytes_fetched", fetched)
+        size = sum(len(video.data) for video in videos)
+        self._cache.set_resident(position, size)
         self._stats.add("fetch_s", perf_counter() - begin)
         return EpisodePayload(position, rows, tuple(videos))
 

@@ -7,6 +7,7 @@ kept, so that a worker's copy stays small.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +124,7 @@ def _check_ranges(
         kind = "overlaps the episode before it" if start[episode] < expected[episode] else "leaves a gap"
         raise DatasetLayoutError(
             f"Episode {episode} {kind}: it begins at frame index {start[episode]}, but {expected[episode]} "
-            f"is "
-            "the first index after the episode before it. Repair meta/episodes."
+            "is the first index after the episode before it. Repair meta/episodes."
         )
     if int(stop[-1]) != total_frames:
         raise DatasetLayoutError(
@@ -161,11 +161,7 @@ def check_episode_selection(episodes: Sequence[int] | None, total_episodes: int)
     negative = sorted({episode for episode in chosen if episode < 0})
     if negative:
         raise OptionError(f"episodes must not be negative, got {negative}.")
-    duplicates = (
-        sorted({episode for episode in chosen if chosen.count(episode) > 1})
-        if len(set(chosen)) != len(chosen)
-        else []
-    )
+    duplicates = sorted(episode for episode, count in Counter(chosen).items() if count > 1)
     if duplicates:
         raise OptionError(f"episodes contains duplicates: {duplicates}. Name each episode once.")
     beyond = sorted(episode for episode in chosen if episode >= total_episodes)
@@ -241,14 +237,13 @@ def load_layout(
     if len(numbers) != total_episodes or total_episodes == 0:
         raise DatasetLayoutError(
             f"meta/info.json says total_episodes={total_episodes}, but meta/episodes has {len(numbers)} "
-            f"rows. "
-            "A dataset needs at least one episode, and one row for each."
+            "rows. A dataset needs at least one episode, and one row for each."
         )
     if (numbers != np.arange(total_episodes)).any():
         row = int(np.argmax(numbers != np.arange(total_episodes)))
         raise DatasetLayoutError(
             f"Row {row} of meta/episodes carries episode_index {numbers[row]}; rows must be numbered 0, 1, "
-            f"2, ..."
+            "2, ..."
         )
     lengths = column("length", np.int64)
     start = column("dataset_from_index", np.int64)
@@ -269,10 +264,18 @@ def load_layout(
             column(f"videos/{key}/chunk_index", np.int64)[chosen],
             column(f"videos/{key}/file_index", np.int64)[chosen],
         )
+        begins = column(f"videos/{key}/from_timestamp", np.float64)
+        wrong = ~(np.isfinite(begins) & (begins >= 0))
+        if wrong.any():
+            episode = int(np.argmax(wrong))
+            raise DatasetLayoutError(
+                f"Episode {episode} has from_timestamp {begins[episode]} for camera {key!r}; it must be a "
+                "time in seconds, >= 0. Repair meta/episodes."
+            )
         cameras[key] = CameraTable(
             files,
             file_of,
-            column(f"videos/{key}/from_timestamp", np.float64)[chosen],
+            begins[chosen],
             column(f"videos/{key}/to_timestamp", np.float64)[chosen],
         )
     return DatasetLayout(

@@ -127,8 +127,8 @@ class RowReader:
                 first = int(layout.first_index[position])
                 raise DatasetLayoutError(
                     f"Episode {episode} has {length} frames (index {first} to {first + length - 1}), but "
-                    f"{where} "
-                    f"holds at most {rows} rows of them. The file and meta/episodes do not belong together."
+                    f"{where} holds at most {rows} rows of them. The file and meta/episodes do not belong "
+                    "together."
                 )
             if not any(footer.episode_min[group] <= episode <= footer.episode_max[group] for group in groups):
                 raise DatasetLayoutError(
@@ -214,10 +214,9 @@ class RowReader:
         if not np.array_equal(index[rows], expected):
             raise RowError(
                 f"Episode {episode} must have the rows with index {first} to {first + length - 1} in "
-                f"ascending "
-                f"order, but {path} holds {len(rows)} rows in that range"
-                f"{'' if len(rows) != length else ' in another order or with repeats'}. "
-                "The file and meta/episodes do not belong together."
+                f"ascending order, but {path} holds {len(rows)} rows in that "
+                f"range{'' if len(rows) != length else ' in another order or with repeats'}. The file and "
+                "meta/episodes do not belong together."
             )
         table = table.slice(int(rows[0]), length) if rows[-1] - rows[0] + 1 == length else table.take(rows)
         found = table.column("episode_index").to_numpy()
@@ -225,8 +224,7 @@ class RowReader:
             row = int(np.argmax(found != episode))
             raise RowError(
                 f"The row with index {first + row} in {path} carries episode_index {found[row]}, but "
-                f"meta/episodes "
-                f"gives it to episode {episode}."
+                f"meta/episodes gives it to episode {episode}."
             )
         return table
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lerobot_streaming.episodes.mini_mp4 import MiniMp4Plan, fetch_mini_mp4, plan_mini_mp4
-from lerobot_streaming.errors import DatasetLayoutError, FrameTimestampError
+from lerobot_streaming.errors import DatasetLayoutError, FetchError, FrameTimestampError, MissingFileError
 from lerobot_streaming.index.extradata import codec_extradata, coded_size
 from lerobot_streaming.index.spans import FrameIndex
 
@@ -53,6 +53,7 @@ class EpisodeVideo:
     Samples are numbered from the first sample of the mini-MP4, in decode order.
 
     Attributes:
+        episode: The dataset's episode number, for messages.
         camera: Feature name.
         path: Source file, for messages.
         streams: What the decoder must know, one for each sample description of the file.
@@ -65,6 +66,7 @@ class EpisodeVideo:
         frames_of_start: Sync sample to the frames that decode from it, ascending.
     """
 
+    episode: int
     camera: str
     path: str
     streams: tuple[StreamParameters, ...]
@@ -192,14 +194,13 @@ class VideoCatalog:
         if begin > file_end + self._tolerance_s:
             raise DatasetLayoutError(
                 f"from_timestamp {begin:.6f} s of {who}, lies beyond the end of file {path}, whose last "
-                f"frame is at "
-                f"{file_end:.6f} s. Repair meta/episodes: the offset probably belongs to another file."
+                f"frame is at {file_end:.6f} s. Repair meta/episodes: the offset probably belongs to another "
+                "file."
             )
         if times[length - 1] > file_end + 0.5 / layout.fps:
             raise DatasetLayoutError(
                 f"The {length} frames of {who}, begin at {begin:.6f} s and reach beyond the end of file "
-                f"{path}, "
-                f"whose last frame is at {file_end:.6f} s. Repair meta/episodes or the video."
+                f"{path}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or the video."
             )
         return plan_mini_mp4(source, *frames.decode_span(frames.sample_at(times)))
 
@@ -226,13 +227,19 @@ class VideoCatalog:
         plan = self.plan(position, camera)
         samples = self._match(position, camera, timestamps, plan)
         starts = frames.sync_for(samples)
-        data = fetch_mini_mp4(plan, reader, path)
+        try:
+            data = fetch_mini_mp4(plan, reader, path)
+        except (FetchError, MissingFileError) as error:
+            raise type(error)(
+                f"Could not read episode {self._layout.episode_index[position]}, camera {camera!r}: {error}"
+            ) from error
         by_start: dict[int, list[int]] = {}
         relative_starts = (starts - plan.first).tolist()
         for frame, start in enumerate(relative_starts):
             by_start.setdefault(start, []).append(frame)
         span = slice(plan.first, plan.last + 1)
         return EpisodeVideo(
+            episode=int(self._layout.episode_index[position]),
             camera=camera,
             path=path,
             streams=streams,
@@ -264,9 +271,9 @@ class VideoCatalog:
             raise FrameTimestampError(
                 f"Frame {frame} of {where}, is wanted at {wanted[frame]:.6f} s (from_timestamp "
                 f"{table.from_seconds[position]:.6f} + timestamp {timestamps[frame]:.6f}), but the nearest "
-                f"video frame "
-                f"is at {found[frame]:.6f} s, {abs(found[frame] - wanted[frame]):.6f} s away; tolerance_s is "
-                f"{self._tolerance_s:g}. Raise tolerance_s, or repair the timestamps of the dataset."
+                f"video frame is at {found[frame]:.6f} s, {abs(found[frame] - wanted[frame]):.6f} s away; "
+                f"tolerance_s is {self._tolerance_s:g}. Raise tolerance_s, or repair the timestamps of the "
+                "dataset."
             )
         starts = frames.sync_for(samples)
         outside = (starts < plan.first) | (samples > plan.last)

@@ -16,7 +16,7 @@ from lerobot_streaming.errors import FetchError, MissingFileError
 from lerobot_streaming.storage.base import FileStat, RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DEFAULT_MAX_OPEN_FILES = 64
 
@@ -136,11 +136,11 @@ class LocalReader(RangeReader):
         self._handles = OrderedDict()
         _READERS.add(self)
 
-    def __del__(self) -> None:
-        """Closes what is still open when the reader is collected."""
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        """Closes what is still open when the reader is collected, be it while the interpreter ends."""
         handles: OrderedDict[str, _Handle] | None = getattr(self, "_handles", None)
         for handle in handles.values() if handles else ():
-            os.close(handle.fd)
+            _close(handle.fd)
 
     def _locate(self, path: str) -> Path:
         parts = path.split("/")
