@@ -132,6 +132,9 @@ def write_dataset(root: Path) -> None:
             position = next_position
         dataset.save_episode()
     dataset.finalize()
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        # libsvtav1 makes a process of root that encodes AV1 a real-time one; the training would inherit it.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     videos = len(list((root / "videos").rglob("*.mp4")))
     print(
         f"Wrote {EPISODES} episodes, {EPISODES * FRAMES_PER_EPISODE} frames, {videos} video files to {root}"

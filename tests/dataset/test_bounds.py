@@ -92,6 +92,7 @@ def test_an_episode_over_the_budget_is_refused_before_any_payload_is_read(
     assert not [path for path in reads if path.endswith(".mp4")]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
 def test_a_budget_too_small_for_the_workers_names_the_flag(shelf: Shelf) -> None:
     from torch.utils.data import DataLoader
 
@@ -99,7 +100,7 @@ def test_a_budget_too_small_for_the_workers_names_the_flag(shelf: Shelf) -> None
     dataset = StreamingLeRobotDataset(
         REPO_ID, shelf.root("many_tiny"), byte_budget_gb=max(sizes) * 1.2 / GIB, return_uint8=True
     )
-    loader = DataLoader(dataset, num_workers=2, multiprocessing_context="spawn")
+    loader = DataLoader(dataset, num_workers=2, multiprocessing_context="fork")
     with pytest.raises(ByteBudgetError, match="byte_budget_gb"):
         next(iter(loader))
 

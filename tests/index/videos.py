@@ -15,6 +15,7 @@ import numpy as np
 
 from lerobot_streaming.index import SampleTable, SourceFile, read_mp4
 from lerobot_streaming.index.moov_writer import span_tables
+from tests.support.scheduling import leave_realtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,6 +86,7 @@ def encode(
                 container.mux(stream.encode())
             if sound is not None:
                 container.mux(sound.encode())
+        leave_realtime()
         return Path(file.name).read_bytes()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tests.support.painting import paint, paint_depth
+from tests.support.scheduling import leave_realtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,4 +168,5 @@ def write_dataset(
         # One camera after the other: the parallel path forks this process for every episode.
         dataset.save_episode(parallel_encoding=False)
     dataset.finalize()
+    leave_realtime()
     return root

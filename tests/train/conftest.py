@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.support import leave_realtime
+from tests.support.scheduling import leave_realtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

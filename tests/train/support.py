@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.datasets import REPO_ID
+from tests.support.scheduling import leave_realtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,15 +68,6 @@ class Run:
     def losses(self) -> list[str]:
         """The logged losses, as printed."""
         return re.findall(r" loss:(\S+)", self.output)
-
-
-def leave_realtime() -> None:
-    """Give up real-time scheduling, which libsvtav1 turns on in a process of root that encodes AV1.
-
-    A training run would inherit it, and keep everything else off the machine's cores.
-    """
-    if os.sched_getscheduler(0) != os.SCHED_OTHER:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def run_python(*arguments: str, env: dict[str, str] | None = None, timeout_s: float = 280) -> Run:

@@ -45,8 +45,8 @@ def main(root: Path, num_workers: int) -> None:
     }
     print("TOLD", json.dumps(told))
     accelerator.end_training()
-    # gloo's own thread drops the last tensor that was reduced, and needs the interpreter for it; PyTorch aborts
-    # when that is about to end by then (seen once in 27 runs without this).
+    # gloo's own thread drops the last tensor that was reduced, and needs the interpreter for it; PyTorch
+    # aborts where that has begun to end (3 of about 50 runs without this pause, after all results were in).
     time.sleep(0.5)
 
 
