@@ -16,14 +16,15 @@ SOURCE = Path(lerobot_streaming.__file__).parent
 # Room -> rooms of ours that it may import. A room may always import itself.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "threads": set(),
     "options": {"errors"},
     "plan": {"errors"},
     "storage": {"errors"},
     "index": {"errors", "storage"},
     "stats": {"options"},
     "lerobot_values": set(),
-    "episodes": {"errors", "index", "storage", "stats"},
-    "decode": {"errors", "episodes", "stats"},
+    "episodes": {"errors", "index", "storage", "stats", "threads"},
+    "decode": {"errors", "episodes", "stats", "threads"},
     "items": {"errors", "decode", "episodes", "lerobot_values"},
     "stream": {"errors", "plan", "storage", "episodes", "decode", "items", "stats"},
     "progress": {"errors", "options", "plan"},

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from lerobot_streaming.errors import DecodeStallError
+from lerobot_streaming.threads import join_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,10 +149,7 @@ class OrderedPipeline[Task, Result]:
         Returns:
             Whether every thread has ended.
         """
-        deadline = perf_counter() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - perf_counter()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return join_all(self._threads, timeout_s)
 
     def _run(self) -> None:
         while True:
