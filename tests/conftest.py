@@ -9,6 +9,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A change lands or not on what it is, not on the luck of a draw; everywhere else the draws differ every time.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 _HOME = Path(tempfile.mkdtemp(prefix="lerobot-streaming-tests-"))
 """Holds every cache of this test run; worker processes inherit it through the environment."""
