@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _PADDING: Final = 1.1
-"""Decoded frames are larger than their pixels, since libav pads lines; measured 3 % at 640x480 for dav1d."""
+"""Allowance for the lines that libav pads (64 pixels came in lines of 128 bytes, 640 without padding). The
+cache counts the true bytes; a window that is a little too long or short only changes how often a GOP is
+decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """From decoded frames to channel-first pixels, bit for bit those of `VideoFrame.to_ndarray("rgb24")`.
 
 Converting to planar `gbrp` gives the same values already channel first and saves a transposing copy, but only
-where swscale takes equivalent paths for both formats: measured with FFmpeg 7.1, that holds for 8-bit frames
-whose width is a multiple of 8 and fails for 10-bit frames and for widths such as 66 or 70. So the first frame
-of every (format, size, colour space) decides: both conversions are made of it and of noise, and `gbrp` is
-used from then on only when they agree in every bit.
+where swscale takes equivalent paths for both formats: with FFmpeg 7.1 that held for 8-bit frames 64 and 640
+pixels wide and failed for 10-bit frames and for 8-bit frames 66 and 70 wide. So the first frame of every
+(format, size, colour space) decides: both conversions are made of it and of noise, and `gbrp` is used from
+then on only when they agree in every bit.
 """
 
 from __future__ import annotations
