@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lerobot_streaming.episodes.layout import check_episode_selection, load_layout
+from lerobot_streaming.episodes.layout import check_episode_selection, episode_files, load_layout
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import VideoCatalog
 from lerobot_streaming.errors import (
@@ -130,8 +131,6 @@ def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_u
 
 def _check_metadata_files(root: Path) -> None:
     """Finds missing files before lerobot does, which would turn to the network for them."""
-    import json  # noqa: PLC0415
-
     path = root / "meta" / "info.json"
     try:
         info = json.loads(path.read_text())
@@ -146,11 +145,7 @@ def _check_metadata_files(root: Path) -> None:
             f"{root / 'meta' / 'tasks.parquet'} does not exist, but meta/info.json says total_tasks="
             f"{info['total_tasks']}. Restore it from the source of the dataset."
         )
-    if not any((root / "meta" / "episodes").glob("*/*.parquet")):
-        raise MissingFileError(
-            f"No Parquet file below {root / 'meta' / 'episodes'}: the dataset has no episode metadata. "
-            "Restore it from the source of the dataset."
-        )
+    episode_files(root)
 
 
 def delta_indices(

@@ -57,7 +57,7 @@ class _Resident:
 class EpisodeFetcher:
     """Keeps the episodes of the coming draws in memory.
 
-    Only the thread that consumes the plan calls `advance` and `payload`; `draw_done` may be called by any
+    Only the thread that consumes the plan calls `advance` and `claim`; `draw_done` may be called by any
     thread.
 
     Args:

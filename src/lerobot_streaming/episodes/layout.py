@@ -84,16 +84,31 @@ class DatasetLayout:
         return self.data_files[int(self.data_file_of[position])]
 
 
-def _read_episode_table(root: Path, columns: Sequence[str]) -> pa.Table:
-    """Reads the needed columns of `meta/episodes/*/*.parquet` in file order."""
+def episode_files(root: Path) -> list[Path]:
+    """Finds the files of the episode metadata.
+
+    Args:
+        root: Directory that holds `meta/`.
+
+    Returns:
+        The Parquet files below `meta/episodes`, in file order.
+
+    Raises:
+        MissingFileError: There are none.
+    """
     paths = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
     if not paths:
         raise MissingFileError(
             f"No Parquet file below {root / 'meta' / 'episodes'}: the dataset has no episode metadata. "
-            "Check `root`, or download `meta/` again with force_cache_sync=True."
+            "Restore it from the source of the dataset."
         )
+    return paths
+
+
+def _read_episode_table(root: Path, columns: Sequence[str]) -> pa.Table:
+    """Reads the needed columns of the episode metadata."""
     tables = []
-    for path in paths:
+    for path in episode_files(root):
         schema = pq.read_schema(path)
         missing = [name for name in columns if name not in schema.names]
         if missing:
