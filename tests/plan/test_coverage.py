@@ -282,3 +282,46 @@ def test_negative_numbers_are_refused_at_once() -> None:
         plan.admission_order(-1)
     with pytest.raises(OptionError, match="epoch is -1"):
         plan.remaining_after(-1, 0)
+
+
+@given(plan_cases())
+def test_sizes_looked_up_late_give_the_same_plan(case: PlanCase) -> None:
+    plan = CoveragePlan(
+        [PlanEpisode(episode.first_anchor, episode.num_anchors, 0) for episode in case.episodes],
+        pool_size=case.pool_size,
+        byte_budget=case.byte_budget,
+        strategy=case.strategy,
+        seed=case.seed,
+        shuffle=case.shuffle,
+        size_of=lambda position: case.episodes[position].size_bytes,
+    )
+    assert list(plan.epoch_draws(1)) == list(case.build().epoch_draws(1))
+
+
+def test_a_size_is_asked_for_when_the_episodes_turn_comes() -> None:
+    asked: list[int] = []
+
+    def size_of(position: int) -> int:
+        asked.append(position)
+        return 10
+
+    episodes = [PlanEpisode(0, 2000, 0)] * 6
+    plan = CoveragePlan(episodes, pool_size=2, byte_budget=100, strategy="remaining", seed=3, size_of=size_of)
+    draws = plan.epoch_draws(0)
+    next(draws)
+    assert asked == plan.admission_order(0)[:2]
+    assert len(list(draws)) == 11_999
+    assert asked == plan.admission_order(0), "each once, in the order of admission"
+
+
+def test_a_size_found_late_to_be_above_the_budget_is_an_error() -> None:
+    plan = CoveragePlan(
+        [PlanEpisode(0, 5, 0)],
+        pool_size=1,
+        byte_budget=100,
+        strategy="remaining",
+        seed=0,
+        size_of=lambda _: 101,
+    )
+    with pytest.raises(ByteBudgetError, match="101 bytes"):
+        list(plan.epoch_draws(0))

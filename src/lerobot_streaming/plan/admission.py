@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lerobot_streaming.errors import ByteBudgetError
+from lerobot_streaming.plan.units import format_gib
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class PlanEpisode:
         first_anchor: Frame number in the episode of the first anchor, from 0.
         num_anchors: Number of anchors, at least 1; they are the frames `first_anchor` (inclusive) to
             `first_anchor + num_anchors` (exclusive).
-        size_bytes: Compressed bytes that the episode holds while it is in the pool, at least 0.
+        size_bytes: Compressed bytes that the episode holds while it is in the pool, at least 0. Unused by a
+            plan that looks sizes up.
     """
 
     first_anchor: int
@@ -33,18 +37,25 @@ class AdmissionQueue:
     """
 
     def __init__(
-        self, episodes: Sequence[PlanEpisode], order: list[int], *, pool_size: int, byte_budget: int
+        self,
+        size_of: Callable[[int], int],
+        order: Sequence[int],
+        *,
+        pool_size: int,
+        byte_budget: int,
     ) -> None:
         """Start with an empty pool.
 
         Args:
-            episodes: All episodes; none may be larger than `byte_budget`, or admission would never get past
-                it.
-            order: Positions in `episodes` in the order of admission.
+            size_of: Gives the compressed bytes of the episode at a position. It is asked once per episode,
+                when nothing but this size decides whether the episode is admitted, since finding it out may
+                mean to index a file.
+            order: Positions in the order of admission.
             pool_size: Number of episodes that the pool holds at most.
-            byte_budget: Sum of `size_bytes` that the pool holds at most.
+            byte_budget: Sum of bytes that the pool holds at most.
         """
-        self._episodes = episodes
+        self._size_of = size_of
+        self._sizes: dict[int, int] = {}
         self._order = order
         self._pool_size = pool_size
         self._byte_budget = byte_budget
@@ -52,15 +63,23 @@ class AdmissionQueue:
         self._num_residents = 0
         self._resident_bytes = 0
 
-    def admit(self) -> list[int]:
+    def admit(self) -> Sequence[int]:
         """Admit the next episodes in order, up to the first that does not fit.
 
         Returns:
             The positions that were admitted now, in order; empty when none fits or none is left.
+
+        Raises:
+            ByteBudgetError: An episode is larger than the whole budget, so that admission would never get
+                past it.
         """
         begin = self._num_admitted
         while self._num_admitted < len(self._order) and self._num_residents < self._pool_size:
-            size_bytes = self._episodes[self._order[self._num_admitted]].size_bytes
+            position = self._order[self._num_admitted]
+            size_bytes = self._sizes.get(position)
+            if size_bytes is None:
+                size_bytes = self._sizes[position] = self._size_of(position)
+                check_size(position, size_bytes, self._byte_budget)
             if self._resident_bytes + size_bytes > self._byte_budget:
                 break
             self._resident_bytes += size_bytes
@@ -75,12 +94,31 @@ class AdmissionQueue:
             position: The episode that leaves.
         """
         self._num_residents -= 1
-        self._resident_bytes -= self._episodes[position].size_bytes
+        self._resident_bytes -= self._sizes.pop(position)
 
-    def waiting(self) -> list[int]:
+    def waiting(self) -> Sequence[int]:
         """List the episodes that have not been admitted yet.
 
         Returns:
             Their positions, in the order of admission.
         """
         return self._order[self._num_admitted :]
+
+
+def check_size(position: int, size_bytes: int, byte_budget: int) -> None:
+    """Refuse an episode that can never be admitted.
+
+    Args:
+        position: Its position in the plan, for the message.
+        size_bytes: Its compressed bytes.
+        byte_budget: Bytes that the pool holds at most.
+
+    Raises:
+        ByteBudgetError: The episode is larger than the whole budget.
+    """
+    if size_bytes > byte_budget:
+        raise ByteBudgetError(
+            f"The episode at position {position} of the plan has {size_bytes} bytes "
+            f"({format_gib(size_bytes)} GiB), more than the whole byte budget of {byte_budget} bytes "
+            f"({format_gib(byte_budget)} GiB). Raise byte_budget_gb."
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
 
-from lerobot_streaming.errors import ByteBudgetError, OptionError, ShardingError
-from lerobot_streaming.plan.admission import AdmissionQueue, PlanEpisode
+from lerobot_streaming.errors import OptionError, ShardingError
+from lerobot_streaming.plan.admission import AdmissionQueue, PlanEpisode, check_size
 from lerobot_streaming.plan.epoch_pass import (
     CHUNK_DRAWS,
     ChronologicalPass,
@@ -14,10 +14,9 @@ from lerobot_streaming.plan.epoch_pass import (
     RoundRobinPass,
 )
 from lerobot_streaming.plan.epoch_seed import epoch_random, shuffle_in_place
-from lerobot_streaming.plan.units import format_gib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["CoveragePlan", "PlanEpisode", "SamplingStrategy"]
 
@@ -44,6 +43,7 @@ class CoveragePlan:
         strategy: SamplingStrategy,
         seed: int,
         shuffle: bool = True,
+        size_of: Callable[[int], int] | None = None,
     ) -> None:
         """Check the arguments; no draw is computed yet.
 
@@ -56,6 +56,9 @@ class CoveragePlan:
                 episode that is admitted during a round joins the next.
             seed: Order seed; any integer.
             shuffle: False gives the episodes in order and their frames ascending, whatever the strategy.
+            size_of: Gives the compressed bytes of the episode at a position, when finding them out costs
+                something. It is then asked when the episode's turn comes, in the order of admission, and
+                `size_bytes` of the episodes is not used.
 
         Raises:
             ShardingError: There is no episode.
@@ -68,7 +71,8 @@ class CoveragePlan:
         self._strategy = strategy
         self._seed = seed
         self._shuffle = shuffle
-        self._check_arguments()
+        self._size_of = self._stated_size if size_of is None else size_of
+        self._check_arguments(sizes_stated=size_of is None)
         self._num_anchors = sum(episode.num_anchors for episode in self._episodes)
         last_frame = max(episode.first_anchor + episode.num_anchors - 1 for episode in self._episodes)
         self._code_bits = last_frame.bit_length()
@@ -181,7 +185,7 @@ class CoveragePlan:
         if not self._shuffle:
             return ChronologicalPass(self._episodes, self._code_bits)
         admission = AdmissionQueue(
-            self._episodes,
+            self._size_of,
             self.admission_order(epoch),
             pool_size=self._pool_size,
             byte_budget=self._byte_budget,
@@ -189,7 +193,10 @@ class CoveragePlan:
         pass_type = RemainingPass if self._strategy == "remaining" else RoundRobinPass
         return pass_type(self._episodes, self._code_bits, admission, epoch_random("draws", self._seed, epoch))
 
-    def _check_arguments(self) -> None:
+    def _stated_size(self, position: int) -> int:
+        return self._episodes[position].size_bytes
+
+    def _check_arguments(self, *, sizes_stated: bool) -> None:
         if not self._episodes:
             raise ShardingError(
                 "A coverage plan got no episode; every worker needs at least one. Use fewer workers."
@@ -206,12 +213,8 @@ class CoveragePlan:
                     f"size_bytes must be at least 0 and num_anchors at least 1. Leave out episodes without "
                     f"anchors."
                 )
-            if episode.size_bytes > self._byte_budget:
-                raise ByteBudgetError(
-                    f"The episode at position {position} of the plan has {episode.size_bytes} bytes "
-                    f"({format_gib(episode.size_bytes)} GiB), more than the whole byte budget of "
-                    f"{self._byte_budget} bytes ({format_gib(self._byte_budget)} GiB). Raise byte_budget_gb."
-                )
+            if sizes_stated:
+                check_size(position, episode.size_bytes, self._byte_budget)
 
     def _check_draw_number(self, name: str, value: int) -> None:
         if not 0 <= value <= self._num_anchors:
