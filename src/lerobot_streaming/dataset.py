@@ -192,7 +192,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         self.root = Path(self._meta.root)
         self.revision = str(self._meta.revision)
         self.delta_indices = delta_indices(delta_timestamps, self._meta, tolerance_s)
-        self._open = open_dataset(
+        self._open, self._completion = open_dataset(
             self._meta,
             repo_id=repo_id,
             revision=self.revision,
@@ -390,6 +390,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         state = self.__dict__.copy()
         state["_meta"] = None
         state["_runtime"] = None
+        state["_completion"] = None
         state["_place"] = self._rank_and_world()
         return state
 

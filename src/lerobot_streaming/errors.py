@@ -14,6 +14,7 @@ against map-style LeRobot (`except ValueError`, `except FileNotFoundError`) keep
     │   ├── Mp4FormatError                   truncated or inconsistent boxes
     │   └── Mp4UnsupportedError              a valid form that is refused by name
     ├── SidecarError (ValueError)            an index file that does not hold what it must
+    │   ├── BadVideoFilesError               video files that cannot be indexed, all of them
     │   └── SidecarLockTimeoutError (TimeoutError)
     ├── FetchError (OSError)                 bytes that could not be read as planned
     ├── FrameTimestampError (ValueError)     no frame near enough to the wanted time
@@ -67,6 +68,24 @@ class Mp4UnsupportedError(Mp4Error):
 
 class SidecarError(StreamingError, ValueError):
     """A sidecar file is damaged, incomplete or belongs to other data."""
+
+
+class BadVideoFilesError(SidecarError):
+    """Video files are missing, damaged or unsupported; the message lists each with its reason.
+
+    Args:
+        message: The list.
+        paths: Paths of the bad files, relative to the data root.
+    """
+
+    def __init__(self, message: str, paths: tuple[str, ...]) -> None:
+        """Keeps the paths beside the message."""
+        super().__init__(message, paths)
+        self.paths = paths
+
+    def __str__(self) -> str:
+        """Gives the message alone."""
+        return str(self.args[0])
 
 
 class SidecarLockTimeoutError(SidecarError, TimeoutError):

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lerobot_streaming.episodes.layout import check_episode_selection, episode_files, load_layout
+from lerobot_streaming.episodes.catalog import VideoCatalog
+from lerobot_streaming.episodes.layout import (
+    check_episode_selection,
+    dataset_video_files,
+    episode_files,
+    load_layout,
+)
 from lerobot_streaming.episodes.rows import RowReader
-from lerobot_streaming.episodes.videos import VideoCatalog
+from lerobot_streaming.episodes.videos import episode_size_bounds
 from lerobot_streaming.errors import (
     ByteBudgetError,
     DatasetLayoutError,
@@ -21,7 +27,7 @@ from lerobot_streaming.errors import (
 )
 from lerobot_streaming.index.builder import stat_files
 from lerobot_streaming.index.identity import SidecarIdentity
-from lerobot_streaming.index.resolve import resolve_sidecar
+from lerobot_streaming.index.resolve import LAZY_ABOVE, IndexRequest, complete_later, resolve_index
 from lerobot_streaming.items import ItemSpec, check_deltas
 from lerobot_streaming.lerobot_values import DepthCodec, decode_language
 from lerobot_streaming.options import GIB
@@ -33,7 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lerobot_streaming.episodes.layout import DatasetLayout
-    from lerobot_streaming.index.sidecar import Sidecar
+    from lerobot_streaming.index.completion import Completion
+    from lerobot_streaming.index.sample_index import SampleIndex
     from lerobot_streaming.options import Options
     from lerobot_streaming.storage.base import RangeReader
 
@@ -47,16 +54,16 @@ class OpenDataset:
     Attributes:
         layout: The selected episodes.
         reader: Where payload bytes come from.
-        sidecar: Sample tables of the video files; None for a dataset without videos.
-        size_bytes: Exact mini-MP4 bytes per position, int64 (n,).
+        index: Sample tables of the video files; None for a dataset without videos.
+        size_bounds: Bytes per position that its mini-MP4s do not exceed, int64 (n,).
         items: What items hold.
         pixel_formats: Camera to its pixel format as `meta/info.json` tells it, or None.
     """
 
     layout: DatasetLayout
     reader: RangeReader
-    sidecar: Sidecar | None
-    size_bytes: NDArray[np.int64]
+    index: SampleIndex | None
+    size_bounds: NDArray[np.int64]
     items: ItemSpec
     pixel_formats: Mapping[str, str | None]
 
@@ -223,7 +230,7 @@ def open_dataset(
     episodes: Sequence[int] | None,
     items: ItemSpec,
     options: Options,
-) -> OpenDataset:
+) -> tuple[OpenDataset, Completion | None]:
     """Opens the payload of a dataset in a local directory.
 
     Args:
@@ -236,7 +243,7 @@ def open_dataset(
         options: The checked options.
 
     Returns:
-        The open dataset.
+        The open dataset, and the thread that completes its index, if there is one.
 
     Raises:
         OptionError: The selection is wrong.
@@ -245,8 +252,6 @@ def open_dataset(
         SidecarError: Video files cannot be indexed.
         ByteBudgetError: An episode is larger than the budget of the rank.
     """
-    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
-
     layout = load_layout(
         Path(meta.root),
         features={key: dict(feature) for key, feature in meta.features.items()},
@@ -259,37 +264,61 @@ def open_dataset(
     )
     reader = LocalReader(Path(data_root if data_root is not None else meta.root).absolute())
     RowReader(layout, reader, decode_language).check(range(layout.num_episodes))
-    sidecar = None
-    size_bytes: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
+    index, completion = None, None
+    size_bounds: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
     if layout.cameras:
-        stats = stat_files([path for table in layout.cameras.values() for path in table.files], reader)
-        prints = {path: stat.fingerprint for path, stat in stats.items() if stat.fingerprint is not None}
+        request = _index_request(layout, meta, repo_id, revision, reader, options)
         try:
-            sidecar = resolve_sidecar(
-                SidecarIdentity(repo_id, revision, reader.root, prints),
-                {path: stat.size for path, stat in stats.items()},
-                reader,
-                lerobot_home=Path(HF_LEROBOT_HOME),
-                lock_timeout_s=options.sidecar_lock_timeout_s,
-                use_cache=len(prints) == len(stats),
-            )
+            index = resolve_index(request)
         except SidecarError as error:
-            if all(stat.size >= 0 for stat in stats.values()):
+            if all(size >= 0 for size in request.wanted.values()):
                 raise
             # The list names the missing files and whatever else is wrong with the others.
             raise MissingFileError(str(error)) from error
-        catalog = VideoCatalog(layout, sidecar, options.tolerance_s)
-        size_bytes = catalog.sizes(range(layout.num_episodes))
-    _check_budget(layout, size_bytes, options)
+        completion = complete_later(index, request)
+        size_bounds = episode_size_bounds(layout, index.files)
+        catalog = VideoCatalog(layout, index, options.tolerance_s)
+        catalog.check()
+        _check_budget(layout, catalog, size_bounds, options)
     formats = {key: (layout.features[key].get("info") or {}).get("video.pix_fmt") for key in layout.cameras}
-    return OpenDataset(layout, reader, sidecar, size_bytes, items, formats)
+    return OpenDataset(layout, reader, index, size_bounds, items, formats), completion
 
 
-def _check_budget(layout: DatasetLayout, size_bytes: NDArray[np.int64], options: Options) -> None:
-    position = int(np.argmax(size_bytes))
-    if size_bytes[position] > options.byte_budget_bytes:
+def _index_request(
+    layout: DatasetLayout, meta: Any, repo_id: str, revision: str, reader: RangeReader, options: Options
+) -> IndexRequest:
+    """Collects what the index must hold: all video files that exist, of selected episodes or not."""
+    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
+
+    paths = dataset_video_files(Path(meta.root), layout.features, meta.video_path)
+    stats = stat_files(paths, reader)
+    needed = {path for table in layout.cameras.values() for path in table.files}
+    there = {path: stat for path, stat in stats.items() if stat.size >= 0}
+    prints = {path: stat.fingerprint for path, stat in there.items() if stat.fingerprint is not None}
+    return IndexRequest(
+        identity=SidecarIdentity(repo_id, revision, reader.root, prints),
+        files={path: stat.size for path, stat in there.items()},
+        reader=reader,
+        lerobot_home=Path(HF_LEROBOT_HOME),
+        lock_timeout_s=options.sidecar_lock_timeout_s,
+        needed={path: stats[path].size for path in sorted(needed)},
+        use_cache=len(prints) == len(there),
+        lazy_above=LAZY_ABOVE,
+    )
+
+
+def _check_budget(
+    layout: DatasetLayout, catalog: VideoCatalog, size_bounds: NDArray[np.int64], options: Options
+) -> None:
+    """Refuses an episode that is larger than the whole budget; those that cannot be are not looked at."""
+    doubtful = np.flatnonzero(size_bounds > options.byte_budget_bytes)
+    if not len(doubtful):
+        return
+    sizes = catalog.sizes(doubtful.tolist())
+    largest = int(np.argmax(sizes))
+    if sizes[largest] > options.byte_budget_bytes:
         raise ByteBudgetError(
-            f"Episode {layout.episode_index[position]} holds {size_bytes[position] / GIB:.6f} GiB of video, "
-            f"more than the whole byte budget of {options.byte_budget_gb:g} GiB. Raise byte_budget_gb "
+            f"Episode {layout.episode_index[doubtful[largest]]} holds {sizes[largest] / GIB:.6f} GiB of "
+            f"video, more than the whole byte budget of {options.byte_budget_gb:g} GiB. Raise byte_budget_gb "
             "(--dataset.streaming_byte_budget_gb), or leave the episode out with `episodes=[...]`."
         )

@@ -32,13 +32,13 @@ from lerobot_streaming.items import Item, ItemBuilder, transform_images
 from lerobot_streaming.plan import CoveragePlan, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from lerobot_streaming.decode.decoders import DecoderPool
+    from lerobot_streaming.episodes.catalog import VideoCatalog
     from lerobot_streaming.episodes.layout import DatasetLayout
     from lerobot_streaming.episodes.rows import RowReader
-    from lerobot_streaming.episodes.videos import VideoCatalog
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
 
@@ -81,7 +81,6 @@ class StreamParts:
         decoders: Open decoders of this worker.
         items: Builder of items.
         stats: Counters of this worker.
-        size_bytes: Mini-MP4 bytes per position.
         positions: Positions of this worker's episodes, in the order of the plan's episodes.
         plan: The worker's plan; its positions are places in `positions`.
         pool_size: Episodes that the plan mixes.
@@ -105,7 +104,6 @@ class StreamParts:
     decoders: DecoderPool
     items: ItemBuilder
     stats: WorkerStats
-    size_bytes: Mapping[int, int]
     positions: Sequence[int]
     plan: CoveragePlan
     pool_size: int
@@ -182,6 +180,8 @@ class EpisodeStream:
         plan, positions = parts.plan, parts.positions
         if repeat:
             epoch, offset = epoch + offset // plan.num_anchors, offset % plan.num_anchors
+        if parts.catalog is not None:
+            parts.catalog.load_ahead(positions[place] for place in plan.admission_order(epoch))
         self._draws = (
             Draw(number, positions[place], frame)
             for number, place, frame in plan.draws(epoch, offset, repeat=repeat)
@@ -218,7 +218,6 @@ class EpisodeStream:
             rows=parts.rows,
             reader=parts.reader,
             cache=self.cache,
-            size_bytes=parts.size_bytes,
             frontier=frontier,
             pool_size=parts.pool_size,
             prefetch=parts.prefetch,
@@ -284,9 +283,9 @@ class EpisodeStream:
     def _raise_no_room(self) -> None:
         position = self._window[0].position
         raise ByteBudgetError(
-            f"Episode {self._parts.layout.episode_index[position]} needs {self._parts.size_bytes[position]} "
-            f"bytes, but {self.cache.reserved_bytes} of {self.cache.budget_bytes} bytes stay reserved while "
-            "nothing is being decoded. This is a fault of lerobot_streaming: please report it."
+            f"Episode {self._parts.layout.episode_index[position]} does not fit: "
+            f"{self.cache.reserved_bytes} of {self.cache.budget_bytes} bytes stay reserved while nothing is "
+            "being decoded. This is a fault of lerobot_streaming: please report it."
         )
 
     def _decode(self, slot: Slot[_Task, tuple[Draw, Item]]) -> tuple[Draw, Item]:

@@ -10,8 +10,8 @@ import av
 import numpy as np
 
 from lerobot_streaming.decode.decoders import DecoderPool
+from lerobot_streaming.episodes.catalog import VideoCatalog
 from lerobot_streaming.episodes.rows import RowReader
-from lerobot_streaming.episodes.videos import VideoCatalog
 from lerobot_streaming.errors import OptionError, ShardingError
 from lerobot_streaming.items import ItemBuilder
 from lerobot_streaming.lerobot_values import decode_language
@@ -152,8 +152,8 @@ def make_runtime(
     if options.video_decoder_cache_size is not None:
         limit = max(1, options.video_decoder_cache_size // num_workers)
     catalog = None
-    if opened.sidecar is not None:
-        catalog = VideoCatalog(opened.layout, opened.sidecar, options.tolerance_s)
+    if opened.index is not None:
+        catalog = VideoCatalog(opened.layout, opened.index, options.tolerance_s)
     reader = CountedReader(opened.reader, stats.count_read)
     return WorkerRuntime(
         open=opened,
@@ -220,24 +220,20 @@ def make_parts(
         ShardingError: Too few episodes for the ranks or workers.
         ByteBudgetError: The budget cannot be split so that each worker can hold its largest episode.
     """
-    opened = runtime.open
-    sizes = opened.size_bytes
-    shares = worker_shares(anchors, place)
-    own = shares[place.worker]
-    largest = [max(int(sizes[anchors.positions[number]]) for number in share) for share in shares]
-    budget = worker_budgets(largest, options.byte_budget_bytes)[place.worker]
-    positions = [anchors.positions[number] for number in own]
+    opened, catalog = runtime.open, runtime.catalog
+    shares = [[anchors.positions[number] for number in share] for share in worker_shares(anchors, place)]
+    own = worker_shares(anchors, place)[place.worker]
+    positions = shares[place.worker]
+    budget = _byte_budgets(opened, catalog, options, shares)[place.worker]
     pool_size = options.pool_size_for_worker(place.num_workers)
     plan = CoveragePlan(
-        [
-            PlanEpisode(anchors.first, anchors.counts[number], int(sizes[anchors.positions[number]]))
-            for number in own
-        ],
+        [PlanEpisode(anchors.first, anchors.counts[number], 0) for number in own],
         pool_size=pool_size,
         byte_budget=budget,
         strategy=options.sampling_strategy,
         seed=seed,
         shuffle=shuffle,
+        size_of=_size_lookup(opened, catalog, positions, pool_size, budget),
     )
     draw_frame_bytes, item_bytes = _image_bytes(runtime)
     return StreamParts(
@@ -249,7 +245,6 @@ def make_parts(
         decoders=runtime.decoders,
         items=runtime.items,
         stats=runtime.stats,
-        size_bytes=dict(zip(positions, sizes[positions].tolist(), strict=True)),
         positions=positions,
         plan=plan,
         pool_size=pool_size,
@@ -266,13 +261,37 @@ def make_parts(
     )
 
 
+def _byte_budgets(
+    opened: OpenDataset, catalog: VideoCatalog | None, options: Options, shares: Sequence[Sequence[int]]
+) -> list[int]:
+    """Splits the rank's budget over its workers.
+
+    Exact sizes are asked for only when the bounds, which cost nothing, do not settle the matter: an index
+    that is made bit by bit would have to be complete. Both ways give the same budgets.
+    """
+    bounds = [int(opened.size_bounds[list(share)].max()) for share in shares]
+    if catalog is None or max(bounds) <= options.byte_budget_bytes // len(shares):
+        return worker_budgets([0] * len(shares), options.byte_budget_bytes)
+    sizes = catalog.sizes([position for share in shares for position in share])
+    ends = np.cumsum([len(share) for share in shares])[:-1]
+    return worker_budgets([int(part.max()) for part in np.split(sizes, ends)], options.byte_budget_bytes)
+
+
+def _size_lookup(
+    opened: OpenDataset, catalog: VideoCatalog | None, positions: Sequence[int], pool_size: int, budget: int
+) -> Callable[[int], int] | None:
+    """Gives what the plan asks for sizes, or None when no pool that it can form reaches the budget."""
+    bounds = np.sort(opened.size_bounds[list(positions)])
+    if catalog is None or int(bounds[-pool_size:].sum()) <= budget:
+        return None
+    return lambda place: catalog.size(positions[place])
+
+
 def _image_bytes(runtime: WorkerRuntime) -> tuple[int, int]:
     """Bytes of decoded frames that one draw wants, and bytes of one item's images."""
     opened, decoded, finished = runtime.open, 0.0, 0
     for camera, window in zip(opened.layout.cameras, runtime.items.camera_windows, strict=True):
-        if runtime.catalog is None:
-            break
-        width, height = runtime.catalog.frame_size(camera)
+        height, width = opened.layout.frame_size(camera)
         decoded += _PADDING * len(set(window)) * _frame_bytes(width, height, opened.pixel_formats[camera])
         is_uint8 = opened.items.return_uint8 and camera not in opened.items.depth_videos
         channels = 1 if camera in opened.items.depth_videos else 3

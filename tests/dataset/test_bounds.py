@@ -14,6 +14,7 @@ import pytest
 from lerobot_streaming import StreamingLeRobotDataset
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
+from lerobot_streaming.episodes.catalog import VideoCatalog
 from lerobot_streaming.errors import ByteBudgetError, DecodeError, DecodeStallError, FetchError
 from lerobot_streaming.options import GIB
 from lerobot_streaming.storage.local import LocalReader
@@ -28,7 +29,9 @@ def _ours() -> list[threading.Thread]:
 
 
 def _sizes(dataset: StreamingLeRobotDataset) -> list[int]:
-    sizes: list[int] = dataset._open.size_bytes.tolist()
+    index, layout = dataset._open.index, dataset._open.layout
+    assert index is not None
+    sizes: list[int] = VideoCatalog(layout, index, 1e-4).sizes(range(layout.num_episodes)).tolist()
     return sizes
 
 
@@ -269,7 +272,7 @@ def test_the_bytes_in_memory_are_the_bytes_reserved(shelf: Shelf, monkeypatch: p
         alive.append(weakref.ref(data))
         return data
 
-    monkeypatch.setattr("lerobot_streaming.episodes.videos.fetch_mini_mp4", counting)
+    monkeypatch.setattr("lerobot_streaming.episodes.catalog.fetch_mini_mp4", counting)
     root = shelf.root("many_tiny")
     budget = int(2.2 * max(_sizes(StreamingLeRobotDataset(REPO_ID, root))))
     dataset = StreamingLeRobotDataset(

@@ -10,21 +10,24 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lerobot_streaming.errors import FetchError, SidecarError, SidecarLockTimeoutError
 from lerobot_streaming.index import (
-    Sidecar,
+    IndexRequest,
+    SampleIndex,
     SidecarIdentity,
     build_sidecar,
     index_files,
     open_sidecar,
-    resolve_sidecar,
+    resolve_index,
     stat_files,
 )
 from lerobot_streaming.index import builder as builder_module
 from lerobot_streaming.index.lock import lock_path, sidecar_lock
+from lerobot_streaming.index.partial import PartialIndex
 from lerobot_streaming.storage.base import FileStat, RangeReader
 from lerobot_streaming.storage.local import LocalReader
 from tests.index.videos import video
@@ -45,9 +48,12 @@ class Data:
         self.identity = SidecarIdentity("owner/name", "main", self.reader.root)
         self.path = self.identity.cache_path(self.home)
 
-    def resolve(self, **options: object) -> Sidecar:
-        settings: dict[str, object] = {"lerobot_home": self.home, "lock_timeout_s": 30.0, **options}
-        return resolve_sidecar(self.identity, self.files, self.reader, **settings)  # type: ignore[arg-type]
+    def request(self, **options: Any) -> IndexRequest:
+        settings = {"lerobot_home": self.home, "lock_timeout_s": 30.0, **options}
+        return IndexRequest(self.identity, self.files, self.reader, **settings)
+
+    def resolve(self, **options: Any) -> SampleIndex:
+        return resolve_index(self.request(**options))
 
     def left_over(self) -> list[str]:
         return sorted(path.name for path in self.path.parent.glob(".*.tmp"))
@@ -89,7 +95,8 @@ class Counting(RangeReader):
 
 def test_it_is_built_once_and_then_opened(data: Data) -> None:
     first = data.resolve()
-    assert first.path == data.path
+    assert not isinstance(first, PartialIndex)
+    assert data.path.exists()
     written = data.path.stat().st_mtime_ns
     data.reader = LocalReader(data.root / "nowhere")  # Nothing may be read any more.
     second = data.resolve()
@@ -180,7 +187,7 @@ def test_an_interrupted_build_leaves_nothing_and_harms_nothing(
 
 def test_without_a_fingerprint_nothing_is_cached(data: Data) -> None:
     sidecar = data.resolve(use_cache=False)
-    assert sidecar.path is None
+    assert isinstance(sidecar, PartialIndex)
     assert sidecar.source("videos/5.mp4").samples.num_samples == 30
     assert not data.home.exists()
 
@@ -192,7 +199,7 @@ def test_a_cache_that_cannot_be_created_costs_one_warning(
     with caplog.at_level(logging.WARNING):
         sidecar = data.resolve()
     assert sidecar.files == data.files
-    assert sidecar.path is None
+    assert isinstance(sidecar, PartialIndex)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "HF_LEROBOT_HOME" in caplog.text
 
@@ -208,7 +215,7 @@ def test_a_full_or_read_only_cache_costs_one_warning(
     monkeypatch.setattr(builder_module, "write_sidecar", fail)
     with caplog.at_level(logging.WARNING):
         sidecar = data.resolve()
-    assert sidecar.path is None
+    assert isinstance(sidecar, PartialIndex)
     assert len(caplog.records) == 1
     assert data.left_over() == []
 
@@ -252,7 +259,7 @@ _PROGRAM = """
 import sys, time, pathlib
 sys.path.insert(0, {repository!r})
 from tests.index.test_resolve import Counting, Data
-from lerobot_streaming.index import SidecarIdentity, resolve_sidecar
+from lerobot_streaming.index import IndexRequest, SidecarIdentity, resolve_index
 from lerobot_streaming.index.lock import sidecar_lock
 from lerobot_streaming.storage.local import LocalReader
 folder = pathlib.Path({folder!r})
@@ -265,9 +272,11 @@ if mode == "hold":
         print("held", flush=True)
         time.sleep(60)
 print("start", flush=True)
-sidecar = resolve_sidecar(identity, files, reader, lerobot_home=folder / "home", lock_timeout_s=60)
-sidecar.validate()
-print(reader.reads, len(sidecar.files), flush=True)
+request = IndexRequest(identity, files, reader, lerobot_home=folder / "home", lock_timeout_s=60)
+index = resolve_index(request)
+for path in files:
+    index.source(path)
+print(reader.reads, len(index.files), flush=True)
 """
 
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
+    from lerobot_streaming.episodes.catalog import VideoCatalog
     from lerobot_streaming.episodes.layout import DatasetLayout
     from lerobot_streaming.episodes.rows import RowReader, RowTable
-    from lerobot_streaming.episodes.videos import EpisodeVideo, VideoCatalog
+    from lerobot_streaming.episodes.videos import EpisodeVideo
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
 
@@ -66,7 +67,6 @@ class EpisodeFetcher:
         rows: Reader of their rows.
         reader: Where the video bytes come from.
         cache: Reservations against the byte budget.
-        size_bytes: Exact mini-MP4 bytes of each position.
         frontier: Endless or finite iterator of (position, draws) in the order in which the plan admits them.
         pool_size: Episodes that the plan mixes.
         prefetch: Episodes fetched ahead of the pool.
@@ -82,7 +82,6 @@ class EpisodeFetcher:
         rows: RowReader,
         reader: RangeReader,
         cache: EpisodeByteCache,
-        size_bytes: Mapping[int, int],
         frontier: Iterator[tuple[int, int]],
         pool_size: int,
         prefetch: int,
@@ -95,7 +94,6 @@ class EpisodeFetcher:
         self._rows = rows
         self._reader = reader
         self._cache = cache
-        self._size_bytes = size_bytes
         self._frontier = frontier
         self._limit = pool_size + prefetch
         self._stats = stats
@@ -113,26 +111,12 @@ class EpisodeFetcher:
             thread.start()
 
     def advance(self) -> None:
-        """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow."""
+        """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow.
+
+        It stops at an episode whose size is not known yet rather than wait for its files to be indexed.
+        """
         with self._lock:
-            while self._num_leases < self._limit and not self._closed:
-                if self._next is None:
-                    self._next = next(self._frontier, None)
-                    if self._next is None:
-                        return
-                position, draws = self._next
-                resident = self._residents.get(position)
-                if resident is None:
-                    if not self._cache.try_reserve(position, self._size_bytes[position]):
-                        return
-                    resident = self._residents[position] = _Resident(Future())
-                    self._stats.add("episodes_admitted", 1)
-                    self._work.put((position, resident.payload))
-                # An episode that is still resident from the epoch before is not fetched twice.
-                resident.leases.append(draws)
-                resident.unclaimed += draws
-                self._num_leases += 1
-                self._next = None
+            self._grant()
 
     def claim(self, position: int) -> Future[EpisodePayload] | None:
         """Claims an episode for its next draw.
@@ -145,16 +129,55 @@ class EpisodeFetcher:
 
         Returns:
             Its payload, done or under way; None while the budget has no room for the episode yet.
+
+        Raises:
+            DatasetLayoutError: An episode lies beyond the end of a file.
+            BadVideoFilesError: A file cannot be indexed.
         """
-        for attempt in range(2):
+        while True:
             with self._lock:
-                resident = self._residents.get(position)
-                if resident is not None and resident.unclaimed:
-                    resident.unclaimed -= 1
-                    return resident.payload
-            if attempt == 0:
-                self.advance()
-        return None
+                payload = self._take(position)
+                if payload is None:
+                    self._grant()
+                    payload = self._take(position)
+                if payload is not None:
+                    return payload
+                waiting = None if self._next is None else self._next[0]
+            if waiting is None or self._size(waiting) is not None or self._catalog is None:
+                return None
+            # Not under the lock: this indexes the episode's files, and draws go on ending meanwhile.
+            self._catalog.size(waiting)
+
+    def _take(self, position: int) -> Future[EpisodePayload] | None:
+        resident = self._residents.get(position)
+        if resident is None or not resident.unclaimed:
+            return None
+        resident.unclaimed -= 1
+        return resident.payload
+
+    def _size(self, position: int) -> int | None:
+        return 0 if self._catalog is None else self._catalog.known_size(position)
+
+    def _grant(self) -> None:
+        while self._num_leases < self._limit and not self._closed:
+            if self._next is None:
+                self._next = next(self._frontier, None)
+                if self._next is None:
+                    return
+            position, draws = self._next
+            resident = self._residents.get(position)
+            if resident is None:
+                size = self._size(position)
+                if size is None or not self._cache.try_reserve(position, size):
+                    return
+                resident = self._residents[position] = _Resident(Future())
+                self._stats.add("episodes_admitted", 1)
+                self._work.put((position, resident.payload))
+            # An episode that is still resident from the epoch before is not fetched twice.
+            resident.leases.append(draws)
+            resident.unclaimed += draws
+            self._num_leases += 1
+            self._next = None
 
     def draw_done(self, position: int) -> None:
         """Counts a draw whose decode has finished; after an episode's last one its bytes are released.

@@ -79,6 +79,14 @@ class DatasetLayout:
         """Number of frames of the selected episodes."""
         return int(self.lengths.sum())
 
+    def frame_size(self, camera: str) -> tuple[int, int]:
+        """Height and width in pixels of a camera's frames, from its feature in `meta/info.json`."""
+        feature = self.features[camera]
+        shape, names = list(feature["shape"]), feature.get("names") or []
+        if "height" in names and "width" in names:
+            return int(shape[names.index("height")]), int(shape[names.index("width")])
+        return int(shape[0]), int(shape[1])
+
     def data_path(self, position: int) -> str:
         """The Parquet file of the episode at a position."""
         return self.data_files[int(self.data_file_of[position])]
@@ -196,6 +204,36 @@ def _distinct_paths(
     extra = {} if key is None else {"video_key": key}
     paths = tuple(template.format(chunk_index=int(c), file_index=int(f), **extra) for c, f in pairs)
     return paths, inverse.reshape(-1).astype(np.int64)
+
+
+def dataset_video_files(
+    root: Path, features: Mapping[str, Mapping[str, Any]], video_template: str | None
+) -> tuple[str, ...]:
+    """Lists the video files of all episodes of a dataset.
+
+    Args:
+        root: Directory that holds `meta/`.
+        features: The features of `meta/info.json`.
+        video_template: `video_path` of `meta/info.json`, or None for a dataset without videos.
+
+    Returns:
+        Distinct POSIX paths relative to the dataset root, sorted; files that no episode refers to are not
+        among them.
+
+    Raises:
+        MissingFileError: There is no episode metadata.
+        DatasetLayoutError: The episode metadata lacks a column.
+    """
+    keys = [key for key, feature in features.items() if feature["dtype"] == "video"]
+    names = {key: [f"videos/{key}/{name}" for name in ("chunk_index", "file_index")] for key in keys}
+    if not keys or video_template is None:
+        return ()
+    table = _read_episode_table(root, [name for pair in names.values() for name in pair])
+    paths: set[str] = set()
+    for key, pair in names.items():
+        chunks, files = (table.column(name).drop_null().to_numpy().astype(np.int64) for name in pair)
+        paths.update(_distinct_paths(video_template, key, chunks, files)[0])
+    return tuple(sorted(paths))
 
 
 def load_layout(

@@ -8,25 +8,22 @@ sample nearest in time, by the rule of lerobot's reader.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from lerobot_streaming.episodes.mini_mp4 import MiniMp4Plan, fetch_mini_mp4, plan_mini_mp4
-from lerobot_streaming.errors import DatasetLayoutError, FetchError, FrameTimestampError, MissingFileError
-from lerobot_streaming.index.extradata import codec_extradata, coded_size
-from lerobot_streaming.index.spans import FrameIndex
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from lerobot_streaming.episodes.layout import DatasetLayout
-    from lerobot_streaming.index.sidecar import Sidecar
-    from lerobot_streaming.index.tables import SourceFile
-    from lerobot_streaming.storage.base import RangeReader
+
+
+# A mini-MP4's header: at most 44 bytes for each sample, and the boxes that all files have.
+_SAMPLE_BYTES: Final = 44
+_HEADER_BYTES: Final = 65536
+_LEAD_IN: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,179 +122,19 @@ def timestamp_verdict(
     return near
 
 
-class VideoCatalog:
-    """Spans, sizes and frame maps of the selected episodes. Thread-safe.
+def episode_size_bounds(layout: DatasetLayout, files: Mapping[str, int]) -> NDArray[np.int64]:
+    """Bounds the bytes of episodes' mini-MP4s by the sizes of their files, without an index.
 
     Args:
         layout: The selected episodes.
-        sidecar: Sample tables of the video files.
-        tolerance_s: Seconds that a frame may lie from its wanted time.
+        files: Path -> size in bytes.
+
+    Returns:
+        Bytes per episode over all cameras, int64 (n,). The allowance for the header is ample, but the number
+        of samples that lead in to an episode cannot be known without the index: admission checks exact sizes.
     """
-
-    def __init__(self, layout: DatasetLayout, sidecar: Sidecar, tolerance_s: float) -> None:
-        """Reads nothing yet: a file's table is prepared when an episode first needs it."""
-        self._layout = layout
-        self._sidecar = sidecar
-        self._tolerance_s = tolerance_s
-        self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
-        self._lock = Lock()
-
-    def sizes(self, positions: Iterable[int]) -> NDArray[np.int64]:
-        """Exact bytes of the mini-MP4s of episodes, from the index alone.
-
-        Args:
-            positions: Positions of the episodes.
-
-        Returns:
-            Bytes per episode over all cameras, int64 (n,).
-
-        Raises:
-            DatasetLayoutError: An episode lies beyond the end of a file.
-        """
-        return np.array(
-            [
-                sum(self.plan(position, camera).size_bytes for camera in self._layout.cameras)
-                for position in positions
-            ],
-            dtype=np.int64,
-        )
-
-    def frame_size(self, camera: str) -> tuple[int, int]:
-        """Width and height in pixels of a camera's first file, from its track header."""
-        table = self._layout.cameras[camera]
-        header = self._source(table.files[0])[0].header
-        return header.width, header.height
-
-    def plan(self, position: int, camera: str) -> MiniMp4Plan:
-        """The mini-MP4 of one camera of an episode, from metadata alone.
-
-        Args:
-            position: Position of the episode.
-            camera: Feature name of the camera.
-
-        Returns:
-            Its plan: exact size, byte ranges and samples.
-
-        Raises:
-            DatasetLayoutError: The episode lies beyond the end of the file.
-        """
-        layout, table = self._layout, self._layout.cameras[camera]
-        path = table.path(position)
-        source, frames, _ = self._source(path)
-        begin, length = float(table.from_seconds[position]), int(layout.lengths[position])
-        times = begin + np.arange(length + 1) / layout.fps
-        # `to_timestamp` is the end of the last frame or, in some datasets, its beginning: reach for the
-        # later.
-        times[length] = max(times[length - 1], float(table.to_seconds[position]) - 1 / layout.fps)
-        file_end = frames.last_pts_seconds
-        who = f"episode {layout.episode_index[position]}, camera {camera!r}"
-        if begin > file_end + self._tolerance_s:
-            raise DatasetLayoutError(
-                f"from_timestamp {begin:.6f} s of {who}, lies beyond the end of file {path}, whose last "
-                f"frame is at {file_end:.6f} s. Repair meta/episodes: the offset probably belongs to another "
-                "file."
-            )
-        if times[length - 1] > file_end + 0.5 / layout.fps:
-            raise DatasetLayoutError(
-                f"The {length} frames of {who}, begin at {begin:.6f} s and reach beyond the end of file "
-                f"{path}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or the video."
-            )
-        return plan_mini_mp4(source, *frames.decode_span(frames.sample_at(times)))
-
-    def fetch(
-        self, position: int, camera: str, timestamps: NDArray[np.float64], reader: RangeReader
-    ) -> EpisodeVideo:
-        """Reads one camera of an episode and matches its frames to samples.
-
-        Args:
-            position: Position of the episode.
-            camera: Feature name of the camera.
-            timestamps: Seconds since the start of the episode of each of its frames, float64 (n,).
-            reader: Where the bytes come from.
-
-        Returns:
-            The camera's mini-MP4 with the sample of every frame.
-
-        Raises:
-            FrameTimestampError: A frame has no sample near enough; nothing was read then.
-            FetchError: The bytes could not be read.
-        """
-        path = self._layout.cameras[camera].path(position)
-        source, frames, streams = self._source(path)
-        plan = self.plan(position, camera)
-        samples = self._match(position, camera, timestamps, plan)
-        starts = frames.sync_for(samples)
-        try:
-            data = fetch_mini_mp4(plan, reader, path)
-        except (FetchError, MissingFileError) as error:
-            raise type(error)(
-                f"Could not read episode {self._layout.episode_index[position]}, camera {camera!r}: {error}"
-            ) from error
-        by_start: dict[int, list[int]] = {}
-        relative_starts = (starts - plan.first).tolist()
-        for frame, start in enumerate(relative_starts):
-            by_start.setdefault(start, []).append(frame)
-        span = slice(plan.first, plan.last + 1)
-        return EpisodeVideo(
-            episode=int(self._layout.episode_index[position]),
-            camera=camera,
-            path=path,
-            streams=streams,
-            description_of=(
-                None if source.description_index is None else (source.description_index[span] - 1).tolist()
-            ),
-            data=data,
-            offsets=plan.sample_offsets.tolist(),
-            sizes=source.samples.sizes[span].tolist(),
-            sample_of_frame=(samples - plan.first).tolist(),
-            start_of_frame=relative_starts,
-            frames_of_start=by_start,
-        )
-
-    def _match(
-        self, position: int, camera: str, timestamps: NDArray[np.float64], plan: MiniMp4Plan
-    ) -> NDArray[np.int64]:
-        """The sample of each frame, checked to be near enough and inside the planned span."""
-        layout, table = self._layout, self._layout.cameras[camera]
-        path = table.path(position)
-        source, frames, _ = self._source(path)
-        wanted = float(table.from_seconds[position]) + timestamps
-        samples = frames.sample_at(wanted)
-        found = source.samples.pts_seconds[samples]
-        near = timestamp_verdict(wanted, found, self._tolerance_s)
-        where = f"episode {layout.episode_index[position]}, camera {camera!r}, file {path}"
-        if not near.all():
-            frame = int(np.argmin(near))
-            raise FrameTimestampError(
-                f"Frame {frame} of {where}, is wanted at {wanted[frame]:.6f} s (from_timestamp "
-                f"{table.from_seconds[position]:.6f} + timestamp {timestamps[frame]:.6f}), but the nearest "
-                f"video frame is at {found[frame]:.6f} s, {abs(found[frame] - wanted[frame]):.6f} s away; "
-                f"tolerance_s is {self._tolerance_s:g}. Raise tolerance_s, or repair the timestamps of the "
-                "dataset."
-            )
-        starts = frames.sync_for(samples)
-        outside = (starts < plan.first) | (samples > plan.last)
-        if outside.any():
-            frame = int(np.argmax(outside))
-            raise FrameTimestampError(
-                f"Frame {frame} of {where}, has timestamp {timestamps[frame]:.6f} s, which lies outside the "
-                f"episode's span of {layout.lengths[position]} frames at {layout.fps:g} fps. Repair the "
-                f"timestamps."
-            )
-        return samples
-
-    def _source(self, path: str) -> tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]:
-        """The prepared table of one file."""
-        with self._lock:
-            known = self._sources.get(path)
-            if known is None:
-                source = self._sidecar.source(path)
-                stsd = source.header.stsd_body
-                last = 1 if source.description_index is None else int(source.description_index.max())
-                streams = tuple(
-                    StreamParameters(*codec_extradata(stsd, number), *coded_size(stsd, number))
-                    for number in range(1, last + 1)
-                )
-                known = (source, FrameIndex(source.samples), streams)
-                self._sources[path] = known
-            return known
+    bounds = np.zeros(layout.num_episodes, dtype=np.int64)
+    for table in layout.cameras.values():
+        sizes = np.array([files[path] for path in table.files], dtype=np.int64)
+        bounds += sizes[table.file_of] + _HEADER_BYTES + _SAMPLE_BYTES * (2 * layout.lengths + _LEAD_IN)
+    return bounds

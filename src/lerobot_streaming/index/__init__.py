@@ -6,14 +6,17 @@ from lerobot_streaming.index.builder import build_sidecar, index_files, stat_fil
 from lerobot_streaming.index.extradata import codec_extradata, coded_size
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.mp4 import read_mp4
-from lerobot_streaming.index.resolve import resolve_sidecar
+from lerobot_streaming.index.resolve import IndexRequest, resolve_index
+from lerobot_streaming.index.sample_index import SampleIndex
 from lerobot_streaming.index.sidecar import Sidecar, open_sidecar, write_sidecar
 from lerobot_streaming.index.spans import FrameIndex
 from lerobot_streaming.index.tables import Mp4Header, SampleTable, SourceFile
 
 __all__ = [
     "FrameIndex",
+    "IndexRequest",
     "Mp4Header",
+    "SampleIndex",
     "SampleTable",
     "Sidecar",
     "SidecarIdentity",
@@ -24,7 +27,7 @@ __all__ = [
     "index_files",
     "open_sidecar",
     "read_mp4",
-    "resolve_sidecar",
+    "resolve_index",
     "stat_files",
     "write_sidecar",
 ]

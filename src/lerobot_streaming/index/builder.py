@@ -6,11 +6,18 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from lerobot_streaming.errors import FetchError, MissingFileError, Mp4Error, SidecarError
+from lerobot_streaming.errors import (
+    BadVideoFilesError,
+    FetchError,
+    MissingFileError,
+    Mp4Error,
+    PipelineClosedError,
+)
 from lerobot_streaming.index.mp4 import MAX_MOOV_BYTES, read_mp4
 from lerobot_streaming.index.sidecar import open_sidecar, write_sidecar
 from lerobot_streaming.storage.base import FileStat
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.index.parts import PartStore
     from lerobot_streaming.index.tables import SourceFile
     from lerobot_streaming.storage.base import RangeReader
 
@@ -63,6 +71,8 @@ def index_files(
     workers: int = DEFAULT_WORKERS,
     progress: bool = False,
     max_moov_bytes: int = MAX_MOOV_BYTES,
+    parts: PartStore | None = None,
+    stopped: threading.Event | None = None,
 ) -> Generator[SourceFile, None, None]:
     """Parses MP4 files with a bounded pool of threads.
 
@@ -72,19 +82,22 @@ def index_files(
         workers: Files parsed, and results held, at a time; at least 1.
         progress: True shows a bar with files, bytes read and the time left.
         max_moov_bytes: Largest `moov` box in bytes that is read.
+        parts: Tables that are known already are taken from here, and new ones are left here.
+        stopped: Once set, no further file is begun.
 
     Yields:
         The indexed files in ascending order of their paths, up to the first bad one.
 
     Raises:
-        SidecarError: Files are missing, unreadable, damaged or unsupported. It is raised after all of them
-            have been tried, and lists every one with its reason.
+        BadVideoFilesError: Files are missing, unreadable, damaged or unsupported. It is raised after all of
+            them have been tried, and lists every one with its reason.
+        PipelineClosedError: `stopped` was set.
         ValueError: `workers` is below 1.
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}, but at least 1 thread must parse")
-    counter = _ByteCounter(reader)
-    bad: list[str] = []
+    parser = FileParser(reader, max_moov_bytes=max_moov_bytes, parts=parts)
+    bad: dict[str, str] = {}
     pending: deque[tuple[str, Future[SourceFile]]] = deque()
     queue = iter(sorted(files.items()))
     pool = ThreadPoolExecutor(workers, thread_name_prefix="mp4-index")
@@ -92,22 +105,24 @@ def index_files(
     finished = False
     try:
         while True:
+            if stopped is not None and stopped.is_set():
+                raise PipelineClosedError("Indexing was stopped before all video files were read.")
             while len(pending) < workers and (item := next(queue, None)) is not None:
                 path, size = item
-                pending.append((path, pool.submit(_parse, path, size, counter, max_moov_bytes)))
+                pending.append((path, pool.submit(parser.parse, path, size)))
             if not pending:
                 break
             path, future = pending.popleft()
             try:
                 source = future.result()
             except (Mp4Error, MissingFileError, FetchError) as error:
-                bad.append(f"{path}: {error}")
+                bad[path] = f"{path}: {error}"
             else:
                 if not bad:
                     yield source
                 del source
             del future
-            bar.set_postfix_str(f"{counter.total / 2**20:.1f} MiB read", refresh=False)
+            bar.set_postfix_str(f"{parser.bytes_read / 2**20:.1f} MiB read", refresh=False)
             bar.update()
         finished = True
     finally:
@@ -115,9 +130,10 @@ def index_files(
         pool.shutdown(wait=finished, cancel_futures=True)
         bar.close()
     if bad:
-        raise SidecarError(
+        raise BadVideoFilesError(
             f"{len(bad)} of {len(files)} video files below '{reader.root}' cannot be indexed; restore them "
-            "or leave their episodes out:\n  " + "\n  ".join(bad)
+            "or leave their episodes out:\n  " + "\n  ".join(bad.values()),
+            tuple(bad),
         )
 
 
@@ -129,6 +145,9 @@ def build_sidecar(
     *,
     workers: int = DEFAULT_WORKERS,
     progress: bool = False,
+    max_moov_bytes: int = MAX_MOOV_BYTES,
+    parts: PartStore | None = None,
+    stopped: threading.Event | None = None,
 ) -> None:
     """Builds a sidecar file, validates it and flushes it to the disk.
 
@@ -139,12 +158,26 @@ def build_sidecar(
         reader: Where the files are read from.
         workers: Files parsed at a time.
         progress: True shows a bar.
+        max_moov_bytes: Largest `moov` box in bytes that is read.
+        parts: As in `index_files`.
+        stopped: As in `index_files`.
 
     Raises:
-        SidecarError: As in `index_files`.
+        BadVideoFilesError: As in `index_files`.
+        PipelineClosedError: `stopped` was set.
         OSError: The file cannot be written.
     """
-    write_sidecar(path, identity, index_files(files, reader, workers=workers, progress=progress))
+    sources = index_files(
+        files,
+        reader,
+        workers=workers,
+        progress=progress,
+        max_moov_bytes=max_moov_bytes,
+        parts=parts,
+        stopped=stopped,
+    )
+    with closing(sources):
+        write_sidecar(path, identity, sources)
     check_and_flush(path, identity, files)
 
 
@@ -172,24 +205,65 @@ def check_and_flush(path: Path, identity: SidecarIdentity, files: Mapping[str, i
         os.close(fd)
 
 
-def _parse(path: str, size: int, counter: _ByteCounter, max_moov_bytes: int) -> SourceFile:
-    if size < 0:
-        size = counter.reader.stat(path).size  # Raises the reader's own error for a missing file.
-    return read_mp4(
-        path, size, lambda offset, length: counter.read(path, offset, length), max_moov_bytes=max_moov_bytes
-    )
+class FileParser:
+    """Parses single files, from parts where they are known, and counts the bytes that it reads."""
 
+    def __init__(
+        self, reader: RangeReader, *, max_moov_bytes: int = MAX_MOOV_BYTES, parts: PartStore | None = None
+    ) -> None:
+        """Reads nothing yet.
 
-class _ByteCounter:
-    """Counts what is read, for the progress bar."""
-
-    def __init__(self, reader: RangeReader) -> None:
-        self.reader = reader
+        Args:
+            reader: Where the files are read from.
+            max_moov_bytes: Largest `moov` box in bytes that is read.
+            parts: Tables that are known already are taken from here, and new ones are left here.
+        """
+        self._reader = reader
+        self._max_moov_bytes = max_moov_bytes
+        self._parts = parts
         self._lock = threading.Lock()
-        self.total = 0
+        self._total = 0
 
-    def read(self, path: str, offset: int, length: int) -> bytes:
-        data = self.reader.read(path, offset, length)
-        with self._lock:
-            self.total += length
-        return data
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the video files so far."""
+        return self._total
+
+    def parse(self, path: str, size: int) -> SourceFile:
+        """Gives the table of one file.
+
+        Args:
+            path: The file's path relative to the reader's root.
+            size: Its size in bytes; -1 when `stat_files` did not find it.
+
+        Returns:
+            The indexed file.
+
+        Raises:
+            Mp4Error: It is damaged or of an unsupported form.
+            MissingFileError: It does not exist.
+            FetchError: It could not be read.
+        """
+        if size < 0:
+            size = self._reader.stat(path).size  # Raises the reader's own error for a missing file.
+        parts = self._parts
+        if parts is None:
+            return self._read(path, size)
+        found = parts.read(path, size)
+        if found is not None:
+            return found
+        with parts.lock(path):
+            found = parts.read(path, size)  # Another process may have been faster.
+            if found is None:
+                found = self._read(path, size)
+                parts.write(found)
+            return found
+
+    def _read(self, path: str, size: int) -> SourceFile:
+        def read(offset: int, length: int) -> bytes:
+            data = self._reader.read(path, offset, length)
+            with self._lock:
+                self._total += length
+            return data
+
+        return read_mp4(path, size, read, max_moov_bytes=self._max_moov_bytes)

@@ -1,4 +1,4 @@
-"""Finds or makes the sidecar of a dataset: local cache, published file, build."""
+"""Finds or makes the index of a dataset: local cache, published file, build at once or bit by bit."""
 
 from __future__ import annotations
 
@@ -6,113 +6,222 @@ import contextlib
 import logging
 import os
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lerobot_streaming.errors import SidecarError, StreamingError
-from lerobot_streaming.index.builder import DEFAULT_WORKERS, build_sidecar, check_and_flush, index_files
+from lerobot_streaming.errors import BadVideoFilesError, SidecarError, StreamingError
+from lerobot_streaming.index.builder import DEFAULT_WORKERS, build_sidecar, check_and_flush
+from lerobot_streaming.index.cached import CachePlace
+from lerobot_streaming.index.completion import Completion
 from lerobot_streaming.index.lock import sidecar_lock
-from lerobot_streaming.index.sidecar import Sidecar, open_sidecar
+from lerobot_streaming.index.partial import PartialIndex
+from lerobot_streaming.index.parts import PartStore
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.index.sample_index import SampleIndex
     from lerobot_streaming.storage.base import RangeReader
 
 _logger = logging.getLogger(__name__)
 
+LAZY_ABOVE = 32
+"""Video files up to which an index is made before the first sample. A local file takes milliseconds and one
+on the Hub some tenths of a second, eight at a time, so this is not felt; and whoever has few files gets every
+bad one listed at the start."""
 
-def resolve_sidecar(
-    identity: SidecarIdentity,
-    files: Mapping[str, int],
-    reader: RangeReader,
-    *,
-    lerobot_home: Path,
-    lock_timeout_s: float,
-    workers: int = DEFAULT_WORKERS,
-    progress: bool = False,
-    use_cache: bool = True,
-    fetch_published: Callable[[Path], bool] | None = None,
-) -> Sidecar:
-    """Opens the sidecar of a dataset, and makes it first where there is none.
 
-    The order is: a valid file in the local cache; else, under a process lock, once more the local cache
-    (another process may have been faster), then the published file, then a build. A new file is written under
-    a temporary name, validated, flushed and renamed, so a failed or killed build never harms a valid file.
+@dataclass(frozen=True, slots=True)
+class IndexRequest:
+    """What an index is wanted for.
 
-    Args:
-        identity: What the sidecar belongs to.
-        files: Path -> size in bytes of the files that it must hold.
-        reader: Where the files are read from.
+    Attributes:
+        identity: What the complete sidecar belongs to.
+        files: Path -> size in bytes of all video files of the dataset that exist.
+        reader: Where they are read from.
         lerobot_home: `$HF_LEROBOT_HOME`.
         lock_timeout_s: Seconds to wait for another process that makes the same sidecar.
+        needed: The files that the selected episodes need; a size of -1 is a file that does not exist. None:
+            all files.
         workers: Files parsed at a time.
         progress: True shows a bar while building.
-        use_cache: False when nothing tells whether the files have changed: the index is then built in memory
-            at every call.
+        use_cache: False when nothing tells whether the files have changed: then nothing is kept, and each
+            file is indexed when it is first needed.
+        lazy_above: Number of files up to which everything is indexed at once.
         fetch_published: `fetch_published(temporary_path)` downloads a published sidecar to that path and
-            returns True, or returns False when there is none. A file that proves invalid is dropped, and the
-            build follows.
+            returns True, or returns False when there is none. A file that proves invalid is dropped.
+    """
+
+    identity: SidecarIdentity
+    files: Mapping[str, int]
+    reader: RangeReader
+    lerobot_home: Path
+    lock_timeout_s: float
+    needed: Mapping[str, int] | None = None
+    workers: int = DEFAULT_WORKERS
+    progress: bool = False
+    use_cache: bool = True
+    lazy_above: int = LAZY_ABOVE
+    fetch_published: Callable[[Path], bool] | None = None
+
+    @property
+    def place(self) -> CachePlace:
+        """The complete sidecar's place in the cache."""
+        return CachePlace(self.identity, self.lerobot_home, self.lock_timeout_s)
+
+    @property
+    def path(self) -> Path:
+        """The complete sidecar's path."""
+        return self.place.path
+
+    @property
+    def wanted(self) -> Mapping[str, int]:
+        """The needed files, or all."""
+        return self.files if self.needed is None else self.needed
+
+
+def resolve_index(request: IndexRequest) -> SampleIndex:
+    """Opens the index of a dataset, and makes it first, as far as it is needed, where there is none.
+
+    The order is: a valid file in the local cache; else, under a process lock, once more the local cache
+    (another process may have been faster), then the published file, then, for a dataset of few files, a
+    build. A new file is written under a temporary name, validated, flushed and renamed, so a failed or killed
+    build never harms a valid file. A dataset of many files does not wait for a complete build: its files are
+    indexed when they are first needed (`complete_later` makes the sidecar meanwhile).
+
+    Args:
+        request: What is wanted.
 
     Returns:
-        The sidecar. When the cache directory cannot be written, an index in memory, after one logged warning.
+        The index.
 
     Raises:
-        SidecarError: Video files cannot be indexed; the message lists all of them.
+        BadVideoFilesError: Needed video files cannot be indexed; the message lists all of them.
         SidecarLockTimeoutError: Another process held the lock for too long.
     """
-    if not use_cache:
-        return _in_memory(identity, files, reader, workers=workers, progress=progress)
-    path = identity.cache_path(lerobot_home)
-    found = _open_valid(path, identity, files)
-    if found is not None:
-        return found
+    if any(size < 0 for size in request.wanted.values()):
+        # Lists the missing files together with whatever is wrong with the others.
+        files = {**request.files, **request.wanted}
+        PartialIndex(request.identity, files, request.reader, parts=None).load(request.wanted)
+    parts = None
+    if request.use_cache:
+        try:
+            found = _from_cache(request)
+            if found is not None:
+                return found
+            parts = PartStore(request.path, request.identity)
+            parts.create()
+        except OSError as error:
+            # Some of our own errors are OSErrors too, but they are not about the cache.
+            if isinstance(error, StreamingError):
+                raise
+            parts = None
+            _logger.warning(
+                "cannot keep the video index in '%s' (%s); it is built in memory at every start. Set "
+                "HF_LEROBOT_HOME to a directory that can be written",
+                request.path.parent,
+                error,
+            )
+    index = PartialIndex(
+        request.identity,
+        request.files,
+        request.reader,
+        parts=parts,
+        complete=None if parts is None else request.place,
+        threads=request.workers,
+    )
+    if len(request.wanted) <= request.lazy_above:
+        index.load(request.wanted)
+    return index
 
-    def make(temporary: Path) -> None:
-        if fetch_published is None or not _fetch_valid(fetch_published, temporary, identity, files):
-            build_sidecar(temporary, identity, files, reader, workers=workers, progress=progress)
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with sidecar_lock(path, lock_timeout_s):
-            found = _open_valid(path, identity, files)
-            if found is None:
-                _install(path, make)
-                found = open_sidecar(path, identity, files)
-            return found
-    except OSError as error:
-        # Some of our own errors are OSErrors too, but they are not about the cache.
-        if isinstance(error, StreamingError):
-            raise
-        _logger.warning(
-            "cannot keep the video index in '%s' (%s); it is built in memory at every start. Set "
-            "HF_LEROBOT_HOME to a directory that can be written",
-            path.parent,
-            error,
+def complete_later(index: SampleIndex, request: IndexRequest) -> Completion | None:
+    """Lets a thread of this process complete the sidecar of an index that was opened without one.
+
+    Args:
+        index: What `resolve_index` gave.
+        request: What it was given.
+
+    Returns:
+        The thread's handle; None when there is nothing to complete.
+    """
+    parts = PartStore(request.path, request.identity)
+    if not (request.use_cache and isinstance(index, PartialIndex) and parts.exists()):
+        return None
+
+    def build(stopped: threading.Event) -> None:
+        # Whoever holds the lock does the same already.
+        with sidecar_lock(request.path, 0):
+            if request.place.open(request.files) is None:
+                make_sidecar(request, stopped=stopped)
+
+    return Completion(build)
+
+
+def make_sidecar(
+    request: IndexRequest, *, output: Path | None = None, stopped: threading.Event | None = None
+) -> Path:
+    """Builds and installs the complete sidecar. The caller holds its lock.
+
+    Args:
+        request: What is wanted.
+        output: Where to install it when not in the cache.
+        stopped: Once set, the build ends early.
+
+    Returns:
+        Where it lies.
+
+    Raises:
+        BadVideoFilesError: Video files cannot be indexed; nothing is installed.
+        PipelineClosedError: `stopped` was set.
+        OSError: The file cannot be written.
+    """
+    parts = PartStore(request.path, request.identity)
+    known = parts if parts.exists() else None
+
+    def build(temporary: Path) -> bool:
+        build_sidecar(
+            temporary,
+            request.identity,
+            request.files,
+            request.reader,
+            workers=request.workers,
+            progress=request.progress,
+            parts=known,
+            stopped=stopped,
         )
-    return _in_memory(identity, files, reader, workers=workers, progress=progress)
+        return True
+
+    path = request.path if output is None else output
+    install(path, build)
+    if output is None:
+        parts.remove()
+    return path
 
 
-def _open_valid(path: Path, identity: SidecarIdentity, files: Mapping[str, int]) -> Sidecar | None:
-    """Opens a cached file; one that is absent or does not fit is as good as none."""
-    if not path.exists():
-        return None
-    try:
-        return open_sidecar(path, identity, files)
-    except SidecarError as error:
-        _logger.info("the cached video index is made anew: %s", error)
-        return None
+def install(path: Path, make: Callable[[Path], bool]) -> bool:
+    """Makes a file under a temporary name and renames it. Must be called under the file's lock.
 
+    Args:
+        path: The file's place.
+        make: Writes and flushes the file at the path that it is given; False says that there is none.
 
-def _install(path: Path, make: Callable[[Path], None]) -> None:
-    """Makes a file under a temporary name and renames it. Must be called under the lock."""
+    Returns:
+        Whether there is a new file.
+
+    Raises:
+        OSError: The file cannot be written or renamed.
+    """
     # Whoever holds the lock is the only builder, so every temporary file is a dead one's.
     for stale in path.parent.glob(f".{path.name}.*.tmp"):
         stale.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        make(temporary)
+        if not make(temporary):
+            return False
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -122,31 +231,42 @@ def _install(path: Path, make: Callable[[Path], None]) -> None:
         os.fsync(directory)  # Makes the new name survive a power failure.
     finally:
         os.close(directory)
-
-
-def _fetch_valid(
-    fetch_published: Callable[[Path], bool],
-    temporary: Path,
-    identity: SidecarIdentity,
-    files: Mapping[str, int],
-) -> bool:
-    if not fetch_published(temporary):
-        return False
-    try:
-        check_and_flush(temporary, identity, files)
-    except SidecarError as error:
-        _logger.warning("the published video index does not fit and is not used: %s", error)
-        temporary.unlink(missing_ok=True)
-        return False
     return True
 
 
-def _in_memory(
-    identity: SidecarIdentity,
-    files: Mapping[str, int],
-    reader: RangeReader,
-    *,
-    workers: int,
-    progress: bool,
-) -> Sidecar:
-    return Sidecar.in_memory(identity, index_files(files, reader, workers=workers, progress=progress))
+def _from_cache(request: IndexRequest) -> SampleIndex | None:
+    """Opens the cached sidecar, after installing the published one or building a small one."""
+    found = request.place.open(request.files)
+    fetch, small = request.fetch_published, len(request.files) <= request.lazy_above
+    if found is not None:
+        return found
+    request.path.parent.mkdir(parents=True, exist_ok=True)
+    if not small and fetch is None:
+        return None
+    with sidecar_lock(request.path, request.lock_timeout_s):
+        found = request.place.open(request.files)
+        if found is not None:
+            return found
+        if fetch is not None and install(request.path, lambda place: _fetch_valid(fetch, place, request)):
+            return request.place.open(request.files)
+        if not small:
+            return None
+        try:
+            make_sidecar(request)
+        except BadVideoFilesError as error:
+            if set(error.paths) & request.wanted.keys():
+                raise
+            _logger.warning("no selected episode needs them, but the video index stays incomplete: %s", error)
+            return None
+        return request.place.open(request.files)
+
+
+def _fetch_valid(fetch: Callable[[Path], bool], temporary: Path, request: IndexRequest) -> bool:
+    if not fetch(temporary):
+        return False
+    try:
+        check_and_flush(temporary, request.identity, request.files)
+    except SidecarError as error:
+        _logger.warning("the published video index does not fit and is not used: %s", error)
+        return False
+    return True

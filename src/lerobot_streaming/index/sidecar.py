@@ -14,6 +14,7 @@ from lerobot_streaming.errors import SidecarError
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.manifest import FileEntry, dump_manifest, file_entry, parse_manifest
 from lerobot_streaming.index.npz import NpzArchive
+from lerobot_streaming.index.sample_index import SampleIndex
 from lerobot_streaming.index.tables import SampleTable, SourceFile
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MEMBERS = {
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-class Sidecar:
+class Sidecar(SampleIndex):
     """The index of a dataset's MP4 files; each file's table is read when it is first asked for.
 
     Threads may share it. It pickles as the path of its archive, unless it lives in memory only.

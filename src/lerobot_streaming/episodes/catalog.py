@@ -1,0 +1,266 @@
+"""Spans, sizes and mini-MP4s of the selected episodes, by way of the index."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lerobot_streaming.episodes.mini_mp4 import MiniMp4Plan, fetch_mini_mp4, plan_mini_mp4
+from lerobot_streaming.episodes.videos import EpisodeVideo, StreamParameters, timestamp_verdict
+from lerobot_streaming.errors import DatasetLayoutError, FetchError, FrameTimestampError, MissingFileError
+from lerobot_streaming.index.extradata import codec_extradata, coded_size
+from lerobot_streaming.index.spans import FrameIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from lerobot_streaming.episodes.layout import DatasetLayout
+    from lerobot_streaming.index.sample_index import SampleIndex
+    from lerobot_streaming.index.tables import SourceFile
+    from lerobot_streaming.storage.base import RangeReader
+
+
+class VideoCatalog:
+    """Spans, sizes and frame maps of the selected episodes. Thread-safe.
+
+    Args:
+        layout: The selected episodes.
+        index: Sample tables of the video files.
+        tolerance_s: Seconds that a frame may lie from its wanted time.
+    """
+
+    def __init__(self, layout: DatasetLayout, index: SampleIndex, tolerance_s: float) -> None:
+        """Reads nothing yet: a file's table is prepared when an episode first needs it."""
+        self._layout = layout
+        self._index = index
+        self._tolerance_s = tolerance_s
+        self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
+        self._sizes: dict[int, int] = {}
+        self._lock = Lock()
+
+    def check(self) -> None:
+        """Finds episodes that lie beyond the end of their files, as far as the files are indexed.
+
+        Raises:
+            DatasetLayoutError: An episode lies beyond the end of a file.
+        """
+        for camera, table in self._layout.cameras.items():
+            ends = np.array(
+                [
+                    self._source(path)[1].last_pts_seconds if self._index.knows(path) else np.inf
+                    for path in table.files
+                ]
+            )[table.file_of]
+            # Two generous tests over all episodes find the few that are worth the exact one.
+            begins = table.from_seconds
+            lasts = begins + (self._layout.lengths - 1) / self._layout.fps
+            for position in np.flatnonzero((begins > ends) | (lasts > ends)).tolist():
+                self._check_inside(position, camera, float(ends[position]))
+
+    def _check_inside(self, position: int, camera: str, file_end: float) -> None:
+        layout, table = self._layout, self._layout.cameras[camera]
+        begin, length = float(table.from_seconds[position]), int(layout.lengths[position])
+        last = begin + (length - 1) / layout.fps
+        who = f"episode {layout.episode_index[position]}, camera {camera!r}"
+        if begin > file_end + self._tolerance_s:
+            raise DatasetLayoutError(
+                f"from_timestamp {begin:.6f} s of {who}, lies beyond the end of file {table.path(position)}, "
+                f"whose last frame is at {file_end:.6f} s. Repair meta/episodes: the offset probably belongs "
+                "to another file."
+            )
+        if last > file_end + 0.5 / layout.fps:
+            raise DatasetLayoutError(
+                f"The {length} frames of {who}, begin at {begin:.6f} s and reach beyond the end of file "
+                f"{table.path(position)}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or "
+                "the video."
+            )
+
+    def load_ahead(self, positions: Iterable[int]) -> None:
+        """Says in which order episodes will be needed, so that their files are indexed in time.
+
+        Args:
+            positions: Positions of the episodes.
+        """
+        self._index.load_ahead(path for position in positions for path in self._paths(position))
+
+    def known_size(self, position: int) -> int | None:
+        """Exact bytes of an episode's mini-MP4s, if they can be told without reading from the dataset.
+
+        Args:
+            position: Position of the episode.
+
+        Returns:
+            Bytes over all cameras, or None while a file has not been indexed.
+        """
+        size = self._sizes.get(position)
+        if size is None and all(self._index.knows(path) for path in self._paths(position)):
+            return self.size(position)
+        return size
+
+    def size(self, position: int) -> int:
+        """Exact bytes of an episode's mini-MP4s; files that have not been indexed are indexed first.
+
+        Args:
+            position: Position of the episode.
+
+        Returns:
+            Bytes over all cameras.
+
+        Raises:
+            DatasetLayoutError: The episode lies beyond the end of a file.
+            BadVideoFilesError: A file cannot be indexed.
+        """
+        size = self._sizes.get(position)
+        if size is None:
+            size = sum(self.plan(position, camera).size_bytes for camera in self._layout.cameras)
+            self._sizes[position] = size
+        return size
+
+    def sizes(self, positions: Sequence[int]) -> NDArray[np.int64]:
+        """Exact bytes of the mini-MP4s of episodes; files that have not been indexed are indexed first.
+
+        Args:
+            positions: Positions of the episodes.
+
+        Returns:
+            Bytes per episode over all cameras, int64 (n,).
+
+        Raises:
+            DatasetLayoutError: An episode lies beyond the end of a file.
+            BadVideoFilesError: Files cannot be indexed; all of them are listed.
+        """
+        self._index.load(path for position in positions for path in self._paths(position))
+        return np.array([self.size(position) for position in positions], dtype=np.int64)
+
+    def _paths(self, position: int) -> Iterator[str]:
+        return (table.path(position) for table in self._layout.cameras.values())
+
+    def plan(self, position: int, camera: str) -> MiniMp4Plan:
+        """The mini-MP4 of one camera of an episode, from metadata alone.
+
+        Args:
+            position: Position of the episode.
+            camera: Feature name of the camera.
+
+        Returns:
+            Its plan: exact size, byte ranges and samples.
+
+        Raises:
+            DatasetLayoutError: The episode lies beyond the end of the file.
+        """
+        layout, table = self._layout, self._layout.cameras[camera]
+        path = table.path(position)
+        source, frames, _ = self._source(path)
+        begin, length = float(table.from_seconds[position]), int(layout.lengths[position])
+        times = begin + np.arange(length + 1) / layout.fps
+        # `to_timestamp` is the end of the last frame or, in some datasets, its beginning: reach for the
+        # later.
+        times[length] = max(times[length - 1], float(table.to_seconds[position]) - 1 / layout.fps)
+        self._check_inside(position, camera, frames.last_pts_seconds)
+        return plan_mini_mp4(source, *frames.decode_span(frames.sample_at(times)))
+
+    def fetch(
+        self, position: int, camera: str, timestamps: NDArray[np.float64], reader: RangeReader
+    ) -> EpisodeVideo:
+        """Reads one camera of an episode and matches its frames to samples.
+
+        Args:
+            position: Position of the episode.
+            camera: Feature name of the camera.
+            timestamps: Seconds since the start of the episode of each of its frames, float64 (n,).
+            reader: Where the bytes come from.
+
+        Returns:
+            The camera's mini-MP4 with the sample of every frame.
+
+        Raises:
+            FrameTimestampError: A frame has no sample near enough; nothing was read then.
+            FetchError: The bytes could not be read.
+        """
+        path = self._layout.cameras[camera].path(position)
+        source, frames, streams = self._source(path)
+        plan = self.plan(position, camera)
+        samples = self._match(position, camera, timestamps, plan)
+        starts = frames.sync_for(samples)
+        try:
+            data = fetch_mini_mp4(plan, reader, path)
+        except (FetchError, MissingFileError) as error:
+            raise type(error)(
+                f"Could not read episode {self._layout.episode_index[position]}, camera {camera!r}: {error}"
+            ) from error
+        by_start: dict[int, list[int]] = {}
+        relative_starts = (starts - plan.first).tolist()
+        for frame, start in enumerate(relative_starts):
+            by_start.setdefault(start, []).append(frame)
+        span = slice(plan.first, plan.last + 1)
+        return EpisodeVideo(
+            episode=int(self._layout.episode_index[position]),
+            camera=camera,
+            path=path,
+            streams=streams,
+            description_of=(
+                None if source.description_index is None else (source.description_index[span] - 1).tolist()
+            ),
+            data=data,
+            offsets=plan.sample_offsets.tolist(),
+            sizes=source.samples.sizes[span].tolist(),
+            sample_of_frame=(samples - plan.first).tolist(),
+            start_of_frame=relative_starts,
+            frames_of_start=by_start,
+        )
+
+    def _match(
+        self, position: int, camera: str, timestamps: NDArray[np.float64], plan: MiniMp4Plan
+    ) -> NDArray[np.int64]:
+        """The sample of each frame, checked to be near enough and inside the planned span."""
+        layout, table = self._layout, self._layout.cameras[camera]
+        path = table.path(position)
+        source, frames, _ = self._source(path)
+        wanted = float(table.from_seconds[position]) + timestamps
+        samples = frames.sample_at(wanted)
+        found = source.samples.pts_seconds[samples]
+        near = timestamp_verdict(wanted, found, self._tolerance_s)
+        where = f"episode {layout.episode_index[position]}, camera {camera!r}, file {path}"
+        if not near.all():
+            frame = int(np.argmin(near))
+            raise FrameTimestampError(
+                f"Frame {frame} of {where}, is wanted at {wanted[frame]:.6f} s (from_timestamp "
+                f"{table.from_seconds[position]:.6f} + timestamp {timestamps[frame]:.6f}), but the nearest "
+                f"video frame is at {found[frame]:.6f} s, {abs(found[frame] - wanted[frame]):.6f} s away; "
+                f"tolerance_s is {self._tolerance_s:g}. Raise tolerance_s, or repair the timestamps of the "
+                "dataset."
+            )
+        starts = frames.sync_for(samples)
+        outside = (starts < plan.first) | (samples > plan.last)
+        if outside.any():
+            frame = int(np.argmax(outside))
+            raise FrameTimestampError(
+                f"Frame {frame} of {where}, has timestamp {timestamps[frame]:.6f} s, which lies outside the "
+                f"episode's span of {layout.lengths[position]} frames at {layout.fps:g} fps. Repair the "
+                f"timestamps."
+            )
+        return samples
+
+    def _source(self, path: str) -> tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]:
+        """The prepared table of one file."""
+        known = self._sources.get(path)
+        if known is None:
+            # Not under the lock: indexing may mean to wait for the network.
+            prepared = _prepare(self._index.source(path))
+            with self._lock:
+                known = self._sources.setdefault(path, prepared)
+        return known
+
+
+def _prepare(source: SourceFile) -> tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]:
+    stsd = source.header.stsd_body
+    last = 1 if source.description_index is None else int(source.description_index.max())
+    streams = tuple(
+        StreamParameters(*codec_extradata(stsd, number), *coded_size(stsd, number))
+        for number in range(1, last + 1)
+    )
+    return source, FrameIndex(source.samples), streams

@@ -1,0 +1,56 @@
+"""Opens the complete sidecar of the local cache."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lerobot_streaming.errors import SidecarError
+from lerobot_streaming.index.sidecar import open_sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.index.sample_index import SampleIndex
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlace:
+    """Where the complete sidecar of a dataset lies, or will lie.
+
+    Attributes:
+        identity: What it belongs to.
+        lerobot_home: `$HF_LEROBOT_HOME`.
+        lock_timeout_s: Seconds to wait for another process that makes the same file.
+    """
+
+    identity: SidecarIdentity
+    lerobot_home: Path
+    lock_timeout_s: float
+
+    @property
+    def path(self) -> Path:
+        """The sidecar's path."""
+        return self.identity.cache_path(self.lerobot_home)
+
+    def open(self, files: Mapping[str, int]) -> SampleIndex | None:
+        """Opens the sidecar, if it is there and valid.
+
+        Args:
+            files: Path -> size in bytes of the files that it must hold.
+
+        Returns:
+            The index. A file that is absent or does not fit is as good as none.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            return open_sidecar(self.path, self.identity, files)
+        except SidecarError as error:
+            _logger.info("the cached video index is made anew: %s", error)
+            return None
