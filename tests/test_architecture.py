@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "dataset": {"errors", "options", "plan", "items", "opening", "progress", "stats", "stream", "worker"},
     "train": {"errors", "options", "plan", "dataset", "items"},
+    "cli": {"errors", "storage", "index", "episodes"},
     "__init__": {"dataset"},
 }
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 SCHEMA_VERSION = 3
@@ -67,3 +67,15 @@ class SidecarIdentity:
             `LEROBOT_HOME/streaming-sidecars/REPO_SLUG/FILE_NAME`.
         """
         return lerobot_home / CACHE_DIRECTORY / self.repo_slug() / self.file_name()
+
+    def restrict(self, files: Iterable[str]) -> SidecarIdentity:
+        """Gives the identity of a part: that of the whole with the fingerprints of the part's files.
+
+        Args:
+            files: Paths of the part's files.
+
+        Returns:
+            The part's identity.
+        """
+        prints = self.source_fingerprints
+        return replace(self, source_fingerprints={path: prints[path] for path in files if path in prints})

@@ -12,7 +12,6 @@ import hashlib
 import os
 import secrets
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
@@ -71,11 +70,11 @@ class PartStore:
         if not place.exists():
             return None
         try:
-            sidecar = open_sidecar(place, self._part_identity(path), {path: size})
+            sidecar = open_sidecar(place, self._identity.restrict([path]), {path: size})
         except SidecarError:
             return None
         try:
-            return sidecar.source(path)
+            return sidecar.read(path)
         except SidecarError:
             return None
         finally:
@@ -92,7 +91,7 @@ class PartStore:
         # Not flushed: a part that a power failure damages fails its checksum and is made anew.
         with contextlib.suppress(OSError):
             try:
-                write_sidecar(temporary, self._part_identity(source.path), [source])
+                write_sidecar(temporary, self._identity.restrict([source.path]), [source])
                 temporary.replace(place)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -123,7 +122,3 @@ class PartStore:
 
     def _place(self, path: str) -> Path:
         return self._directory / f"{hashlib.sha256(path.encode()).hexdigest()[:32]}.npz"
-
-    def _part_identity(self, path: str) -> SidecarIdentity:
-        prints = self._identity.source_fingerprints
-        return replace(self._identity, source_fingerprints={path: prints[path]} if path in prints else {})

@@ -14,6 +14,7 @@ from lerobot_streaming.index.builder import DEFAULT_WORKERS, build_sidecar, chec
 from lerobot_streaming.index.cached import CachePlace
 from lerobot_streaming.index.completion import Completion
 from lerobot_streaming.index.lock import sidecar_lock
+from lerobot_streaming.index.mp4 import MAX_MOOV_BYTES
 from lerobot_streaming.index.partial import PartialIndex
 from lerobot_streaming.index.parts import PartStore
 
@@ -162,13 +163,18 @@ def complete_later(index: SampleIndex, request: IndexRequest) -> Completion | No
 
 
 def make_sidecar(
-    request: IndexRequest, *, output: Path | None = None, stopped: threading.Event | None = None
+    request: IndexRequest,
+    *,
+    output: Path | None = None,
+    max_moov_bytes: int = MAX_MOOV_BYTES,
+    stopped: threading.Event | None = None,
 ) -> Path:
     """Builds and installs the complete sidecar. The caller holds its lock.
 
     Args:
         request: What is wanted.
         output: Where to install it when not in the cache.
+        max_moov_bytes: Largest `moov` box in bytes that is read.
         stopped: Once set, the build ends early.
 
     Returns:
@@ -190,6 +196,7 @@ def make_sidecar(
             request.reader,
             workers=request.workers,
             progress=request.progress,
+            max_moov_bytes=max_moov_bytes,
             parts=known,
             stopped=stopped,
         )

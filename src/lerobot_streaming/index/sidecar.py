@@ -121,7 +121,7 @@ class Sidecar(SampleIndex):
         source = self._sources.get(path)
         if source is None:
             # Two threads may both read it; both results are equal, and the first one stays.
-            source = self._sources.setdefault(path, self._load(path))
+            source = self._sources.setdefault(path, self.read(path))
         return source
 
     def validate(self) -> None:
@@ -132,7 +132,7 @@ class Sidecar(SampleIndex):
         """
         for path in self._entries:
             if path not in self._sources:
-                self._load(path)
+                self.read(path)
 
     def close(self) -> None:
         """Closes the archive; tables that were read stay usable."""
@@ -154,7 +154,18 @@ class Sidecar(SampleIndex):
             )
         return found
 
-    def _load(self, path: str) -> SourceFile:
+    def read(self, path: str) -> SourceFile:
+        """Reads and validates a file's header and sample table without keeping them.
+
+        Args:
+            path: POSIX path relative to the data root.
+
+        Returns:
+            The indexed file.
+
+        Raises:
+            SidecarError: The file is not indexed, or its arrays are damaged.
+        """
         i, entry = self._entry(path)
         archive = self._archive
         if archive is None:
