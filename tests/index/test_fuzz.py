@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import tracemalloc
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +87,18 @@ def test_random_sample_entries_raise_only_our_errors(data: bytes, kind: bytes) -
             codec_extradata(b"\0\0\0\0\0\0\0\1" + entry)
         except Mp4Error:
             continue
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_mutations_raise_only_our_errors() -> None:
+    program = [sys.executable, "-m", "tests.index.fuzz_moov", "--mutations", "200000", "--seed", "1"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    report = done.stdout.splitlines()[-1]
+    print(report)
+    facts = re.search(r"^200000 files .* 'read': (\d+), .* peak memory (\d+) MiB$", report)
+    assert facts is not None, report
+    assert int(facts[1]) > 10_000, "the mutations are too wild to test anything but the first check"
+    assert int(facts[2]) < 400
 
 
 def test_a_small_file_cannot_ask_for_much_memory() -> None:
