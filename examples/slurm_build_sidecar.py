@@ -1,12 +1,12 @@
-"""Index a very large dataset on a SLURM cluster, or on this machine, with datatrove.
+r"""Index a very large dataset on a SLURM cluster, or on this machine, with datatrove.
 
 Each task indexes one part of the video files; the last job joins the parts into the sidecar that training
 looks for. datatrove (`pip install datatrove`) is what LeRobot itself uses for cluster jobs; tasks that have
 finished are not run again when the job is started anew.
 
-    python examples/slurm_build_sidecar.py --repo-id me/pens --root /data/pens \\
+    python examples/slurm_build_sidecar.py --repo-id me/pens --root /data/pens \
         --parts-dir /scratch/parts --logs-dir /scratch/logs --tasks 64 --partition cpu
-    python examples/slurm_build_sidecar.py --repo-id me/pens --root /data/pens \\
+    python examples/slurm_build_sidecar.py --repo-id me/pens --root /data/pens \
         --parts-dir /tmp/parts --logs-dir /tmp/logs --tasks 8 --local-workers 4
 """
 
