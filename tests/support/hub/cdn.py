@@ -22,15 +22,15 @@ class CdnRoutes:
 
     def __init__(self, state: State, routes: Routes) -> None:
         self._state = state
-        routes.add("GET HEAD", "/(datasets|buckets)/{id}/(?P<sha256>[0-9a-f]{64})/.+", self._read)
+        routes.add("GET HEAD", "/(datasets|buckets)/{id}/(?P<name>[0-9a-f]{64})/.+", self._read)
         routes.add("PUT", "/uploads/(?P<sha256>[0-9a-f]{64})", self._write)
 
     def _read(self, request: Incoming, groups: dict[str, str]) -> Answer:
         self._state.check_signature(request)
-        blob = self._state.contents.get(groups["sha256"])
+        blob = self._state.contents.get(groups["name"])
         if blob is None:
             raise Refused(404, "NoSuchKey")
-        return as_content(request, blob, {"ETag": f'"{blob.sha256}"'})
+        return as_content(request, blob, {"ETag": f'"{groups["name"]}"'})
 
     def _write(self, request: Incoming, groups: dict[str, str]) -> Answer:
         self._state.check_signature(request)

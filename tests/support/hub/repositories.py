@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
 from tests.support.hub.http import Answer, Incoming, Refused, Routes, as_content, as_json
-from tests.support.hub.stores import Commit, Dataset, timestamp
+from tests.support.hub.state import commit_of
+from tests.support.hub.stores import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tests.support.hub.blobs import Blob
     from tests.support.hub.state import State
+    from tests.support.hub.stores import Commit, Dataset
 
 
 class RepositoryRoutes:
@@ -40,44 +42,6 @@ class RepositoryRoutes:
             "GET HEAD", "/api/resolve-cache/datasets/{id}/(?P<rev>[^/]+)/(?P<path>.+)", self._resolve_cache
         )
 
-    def dataset(self, request: Incoming, groups: Mapping[str, str]) -> Dataset:
-        """Find the dataset of a request that may see it.
-
-        Args:
-            request: The request.
-            groups: Its `id`.
-
-        Returns:
-            The dataset.
-
-        Raises:
-            Refused: When there is none, or none for this token.
-        """
-        found = self._state.datasets.get(unquote(groups["id"]))
-        self._state.check_seen(found, request, "Repository")
-        assert found is not None
-        return found
-
-    @staticmethod
-    def commit(dataset: Dataset, groups: Mapping[str, str]) -> Commit:
-        """Find the commit of a request.
-
-        Args:
-            dataset: The dataset.
-            groups: Its `rev`; without one, `main`.
-
-        Returns:
-            The commit.
-
-        Raises:
-            Refused: 404.
-        """
-        revision = unquote(groups.get("rev", "main"))
-        try:
-            return dataset.resolve(revision)
-        except KeyError:
-            raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound") from None
-
     def _whoami(self, request: Incoming, groups: dict[str, str]) -> Answer:
         del groups
         user = self._state.user(request)
@@ -96,8 +60,8 @@ class RepositoryRoutes:
         )
 
     def _info(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit = commit_of(dataset, groups)
         siblings: list[dict[str, Any]] = []
         for path, blob in sorted(commit.files.items()):
             sibling: dict[str, Any] = {"rfilename": path}
@@ -126,7 +90,7 @@ class RepositoryRoutes:
         )
 
     def _refs(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
+        dataset = self._state.dataset(request, groups)
         with dataset.lock:
             listed = {
                 "branches": [
@@ -141,8 +105,8 @@ class RepositoryRoutes:
         return as_json({**listed, "converts": [], "pullRequests": []})
 
     def _commits(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit: Commit | None = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit: Commit | None = commit_of(dataset, groups)
         history = []
         while commit is not None:
             history.append(
@@ -158,15 +122,15 @@ class RepositoryRoutes:
         return as_json(history)
 
     def _auth_check(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
+        dataset = self._state.dataset(request, groups)
         self._state.check_content(dataset, request)
         if "write" in groups:
             self._state.check_write(dataset, request)
         return Answer()
 
     def _tree(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit = commit_of(dataset, groups)
         folder = unquote(groups.get("path", "")).strip("/")
         entries = _entries_below(dataset, commit, folder, recursive=request.flag("recursive"))
         if folder and not entries:
@@ -174,8 +138,8 @@ class RepositoryRoutes:
         return paged(request, entries, self._state)
 
     def _paths_info(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit = commit_of(dataset, groups)
         if request.headers.get("content-type", "").startswith("application/json"):
             paths = request.json()["paths"]
         else:
@@ -190,8 +154,8 @@ class RepositoryRoutes:
         return as_json(entries)
 
     def _resolve(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit = commit_of(dataset, groups)
         self._state.check_content(dataset, request)
         path, blob = _file(commit, groups)
         headers = {"X-Repo-Commit": commit.id}
@@ -199,7 +163,7 @@ class RepositoryRoutes:
             if dataset.xet:
                 route = f"{self._state.endpoint}/api/datasets/{dataset.id}/xet-read-token/{commit.id}"
                 headers |= xet_headers(blob, route)
-            return redirect_to_cdn(self._state, blob, f"/datasets/{dataset.id}/{blob.sha256}/{path}", headers)
+            return redirect_to_cdn(self._state, blob, f"/datasets/{dataset.id}", blob.sha256, path, headers)
         if self._state.relative_redirects:
             target = f"/api/resolve-cache/datasets/{dataset.id}/{commit.id}/{quote(path, safe='')}"
             headers |= {
@@ -211,8 +175,8 @@ class RepositoryRoutes:
         return as_content(request, blob, {**headers, "ETag": f'"{blob.git_oid}"'})
 
     def _resolve_cache(self, request: Incoming, groups: dict[str, str]) -> Answer:
-        dataset = self.dataset(request, groups)
-        commit = self.commit(dataset, groups)
+        dataset = self._state.dataset(request, groups)
+        commit = commit_of(dataset, groups)
         self._state.check_content(dataset, request)
         _, blob = _file(commit, groups)
         return as_content(request, blob, {"X-Repo-Commit": commit.id, "ETag": f'"{blob.git_oid}"'})
@@ -235,23 +199,26 @@ def xet_headers(blob: Blob, refresh_route: str) -> dict[str, str]:
     }
 
 
-def redirect_to_cdn(state: State, blob: Blob, path: str, headers: Mapping[str, str]) -> Answer:
+def redirect_to_cdn(
+    state: State, blob: Blob, folder: str, name: str, path: str, headers: Mapping[str, str]
+) -> Answer:
     """Send a client to the CDN.
 
     Args:
         state: What the Hub knows.
         blob: The content.
-        path: Path of the signed URL.
+        folder: Path of the store on the CDN.
+        name: The hash by which the store names the content, which becomes its ETag.
+        path: Path of the file in the store.
         headers: More headers.
 
     Returns:
         Status 302, the content's size and ETag in the headers that the client reads instead of following.
     """
     state.keep(blob)
-    linked = {"X-Linked-Size": str(blob.size), "X-Linked-ETag": f'"{blob.sha256}"', "Accept-Ranges": "bytes"}
-    return Answer(
-        302, {**headers, **linked, "Location": state.sign(path), "Content-Type": "text/plain"}, b"Found"
-    )
+    linked = {"X-Linked-Size": str(blob.size), "X-Linked-ETag": f'"{name}"', "Accept-Ranges": "bytes"}
+    target = {"Location": state.sign(f"{folder}/{name}/{path}"), "Content-Type": "text/plain"}
+    return Answer(302, {**headers, **linked, **target}, b"Found")
 
 
 def paged(request: Incoming, entries: list[dict[str, Any]], state: State) -> Answer:

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Self
 
 from tests.support.hub.blobs import read_directory
+from tests.support.hub.buckets import BucketRoutes
 from tests.support.hub.cdn import CdnRoutes
 from tests.support.hub.faults import Faults
 from tests.support.hub.http import Routes
@@ -16,6 +17,7 @@ from tests.support.hub.log import Request, RequestLog
 from tests.support.hub.repositories import RepositoryRoutes
 from tests.support.hub.state import State
 from tests.support.hub.stores import Bucket, Dataset, Store
+from tests.support.hub.uploads import UploadRoutes
 from tests.support.hub.wire import Origin, Wire
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class LoopbackHub:
         self.state = State(page_size, signed_url_ttl_s, relative_redirects)
         routes, cdn_routes = Routes(), Routes()
         RepositoryRoutes(self.state, routes)
+        UploadRoutes(self.state, routes, large_from)
+        BucketRoutes(self.state, routes)
         CdnRoutes(self.state, cdn_routes)
         cdn_address, cdn_name = _second_host()
         self._origins = (

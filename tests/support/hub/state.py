@@ -9,13 +9,15 @@ import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tests.support.hub.http import Incoming, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.support.hub.blobs import Blob
-    from tests.support.hub.stores import Bucket, Dataset, Store
+    from tests.support.hub.stores import Bucket, Commit, Dataset, Store
 
 
 @dataclass
@@ -38,7 +40,7 @@ class State:
     tokens: dict[str, str] = field(default_factory=dict)
     """Token to user name."""
     contents: dict[str, Blob] = field(default_factory=dict)
-    """Contents that were uploaded or signed for, by SHA-256."""
+    """Contents that were uploaded or signed for, by SHA-256 and by Xet hash."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
@@ -62,17 +64,44 @@ class State:
             raise Refused(401, "Invalid credentials in Authorization header")
         return name
 
-    def check_seen(self, store: Store | None, request: Incoming, kind: str) -> None:
-        """Let a request see a store, or refuse it as the Hub does: who may not see it does not learn of it.
+    def dataset(self, request: Incoming, groups: Mapping[str, str]) -> Dataset:
+        """Find the dataset of a request that may see it.
 
         Args:
-            store: The store; None: it does not exist.
             request: The request.
-            kind: "Repository" or "Bucket", for the message.
+            groups: Its `id`.
+
+        Returns:
+            The dataset.
 
         Raises:
-            Refused: 401 without a token, 404 with one.
+            Refused: When there is none, or none for this token.
         """
+        found = self.datasets.get(unquote(groups["id"]))
+        self._check_seen(found, request, "Repository")
+        assert found is not None
+        return found
+
+    def bucket(self, request: Incoming, groups: Mapping[str, str]) -> Bucket:
+        """Find the bucket of a request that may see it.
+
+        Args:
+            request: The request.
+            groups: Its `id`.
+
+        Returns:
+            The bucket.
+
+        Raises:
+            Refused: When there is none, or none for this token.
+        """
+        found = self.buckets.get(unquote(groups["id"]))
+        self._check_seen(found, request, "Bucket")
+        assert found is not None
+        return found
+
+    def _check_seen(self, store: Store | None, request: Incoming, kind: str) -> None:
+        """Who may not see a store does not learn that it exists."""
         user = self.user(request)
         if store is not None and (not store.private or request.token in store.readers | store.writers):
             return
@@ -113,13 +142,14 @@ class State:
             raise Refused(403, "You don't have the rights to write to this repository. Use a write token.")
 
     def keep(self, blob: Blob) -> None:
-        """Make a content reachable by its SHA-256.
+        """Make a content reachable by its SHA-256 and by its Xet hash.
 
         Args:
             blob: The content.
         """
         with self.lock:
             self.contents.setdefault(blob.sha256, blob)
+            self.contents.setdefault(blob.xet_hash, blob)
 
     def sign(self, path: str) -> str:
         """Make a signed URL on the CDN.
@@ -151,3 +181,23 @@ class State:
 
     def _signature(self, path: str, expires: str) -> str:
         return hmac.new(self._key, f"{path}?{expires}".encode(), hashlib.sha256).hexdigest()
+
+
+def commit_of(dataset: Dataset, groups: Mapping[str, str]) -> Commit:
+    """Find the commit of a request.
+
+    Args:
+        dataset: The dataset.
+        groups: Its `rev`; without one, `main`.
+
+    Returns:
+        The commit.
+
+    Raises:
+        Refused: 404.
+    """
+    revision = unquote(groups.get("rev", "main"))
+    try:
+        return dataset.resolve(revision)
+    except KeyError:
+        raise Refused(404, f"Invalid rev id: {revision}", "RevisionNotFound") from None
