@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.hub.client import run_client
+from tests.support.hub.client import online, run_client
 from tests.support.hub.faults import (
     ChangedObject,
     Drop,
@@ -34,5 +34,6 @@ __all__ = [
     "Status",
     "WholeFile",
     "WrongContentRange",
+    "online",
     "run_client",
 ]

@@ -1,14 +1,17 @@
-"""Runs client code against the loopback Hub."""
+"""Runs client code against the loopback Hub, in a process of its own or in this one."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tests.support.hub.server import LoopbackHub
 
@@ -61,3 +64,40 @@ def run_client(
     if done.returncode != 0:
         raise RuntimeError(f"the client code ended with status {done.returncode}:\n{done.stderr}")
     return done.stdout
+
+
+@contextmanager
+def online(hub: LoopbackHub, token: str | None = None, *, xet: bool = False) -> Iterator[None]:
+    """Point the Hub client of this process to a Hub. Caches stay where the process has them.
+
+    It covers what reads the client's settings when it is called, which is all of the client and what lerobot
+    does with it; not what has made an `HfApi` before, or copied a setting.
+
+    Args:
+        hub: The Hub.
+        token: The client's token; None: none.
+        xet: Whether the client may use Xet for repositories, too.
+
+    Yields:
+        Nothing; on leaving, the settings are as before and the client's connections closed.
+    """
+    from huggingface_hub import constants, hf_api
+    from huggingface_hub.utils._http import close_session
+
+    settings: dict[str, Any] = {
+        "ENDPOINT": hub.endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": not xet,
+    }
+    variables = {"HF_TOKEN": token} if token is not None else {}
+    close_session()
+    with (
+        mock.patch.multiple(constants, **settings),
+        mock.patch.object(hf_api.api, "endpoint", hub.endpoint),
+        mock.patch.dict(os.environ, variables),
+    ):
+        try:
+            yield
+        finally:
+            close_session()

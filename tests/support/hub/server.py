@@ -19,6 +19,7 @@ from tests.support.hub.state import State
 from tests.support.hub.stores import Bucket, Dataset, Store
 from tests.support.hub.uploads import UploadRoutes
 from tests.support.hub.wire import Origin, Wire
+from tests.support.hub.xet import XetRoutes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,7 @@ class LoopbackHub:
         UploadRoutes(self.state, routes, large_from)
         BucketRoutes(self.state, routes)
         CdnRoutes(self.state, cdn_routes)
+        XetRoutes(self.state, routes, cdn_routes)
         cdn_address, cdn_name = _second_host()
         self._origins = (
             Origin(self._wire, "hub", "127.0.0.1", "127.0.0.1", routes),
