@@ -55,12 +55,13 @@ class BucketRoutes:
         bucket_id = unquote(groups["id"])
         if bucket_id.startswith("me/"):
             bucket_id = f"{user}/{bucket_id.removeprefix('me/')}"
+        url = f"{self._state.endpoint}/buckets/{bucket_id}"
         if bucket_id in self._state.buckets:
-            raise Refused(409, "You already created this bucket")
+            return as_json({"error": "You already created this bucket", "url": url}, 409)
         bucket = Bucket(bucket_id, private=bool(request.json().get("private")), xet=True)
         bucket.grant(request.token, write=True)
         self._state.buckets[bucket_id] = bucket
-        return as_json({"url": f"{self._state.endpoint}/buckets/{bucket_id}"})
+        return as_json({"url": url})
 
     def _tree(self, request: Incoming, groups: dict[str, str]) -> Answer:
         bucket = self._state.bucket(request, groups)

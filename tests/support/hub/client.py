@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from tests.support.hub.server import LoopbackHub
 
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Where the client looks for a token."""
+
 _REPOSITORY = Path(__file__).parents[3]
 
 
@@ -90,13 +93,16 @@ def online(hub: LoopbackHub, token: str | None = None, *, xet: bool = False) -> 
         "HF_HUB_OFFLINE": False,
         "HF_HUB_DISABLE_XET": not xet,
     }
-    variables = {"HF_TOKEN": token} if token is not None else {}
     close_session()
     with (
         mock.patch.multiple(constants, **settings),
         mock.patch.object(hf_api.api, "endpoint", hub.endpoint),
-        mock.patch.dict(os.environ, variables),
+        mock.patch.dict(os.environ),
     ):
+        for name in TOKEN_VARIABLES:
+            os.environ.pop(name, None)
+        if token is not None:
+            os.environ["HF_TOKEN"] = token
         try:
             yield
         finally:

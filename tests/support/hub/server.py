@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from tests.support.hub.blobs import read_directory
 from tests.support.hub.buckets import BucketRoutes
 from tests.support.hub.cdn import CdnRoutes
+from tests.support.hub.client import TOKEN_VARIABLES
 from tests.support.hub.faults import Faults
 from tests.support.hub.http import Routes
 from tests.support.hub.link import Link
@@ -78,15 +79,21 @@ class LoopbackHub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._wire.errors.clear()
         self.close()
-        if self._wire.errors and error is None:
-            raise ExceptionGroup("the loopback Hub itself failed", self._wire.errors)
 
     def close(self) -> None:
-        """End all connections and give the ports back."""
+        """End all connections and give the ports back.
+
+        Raises:
+            ExceptionGroup: What went wrong in the server itself.
+        """
         self._wire.stopping.set()
         for origin in self._origins:
             origin.close()
+        if self._wire.errors:
+            raise ExceptionGroup("the loopback Hub itself failed", self._wire.errors)
 
     def stop_serving(self) -> None:
         """Go down: open connections end, new ones are refused. The ports stay reserved."""
@@ -239,7 +246,7 @@ class LoopbackHub:
         env = {
             name: value
             for name, value in os.environ.items()
-            if name not in {"HF_HUB_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "TRANSFORMERS_OFFLINE"}
+            if name not in {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", *TOKEN_VARIABLES}
             and not name.lower().endswith("_proxy")
         }
         env |= {

@@ -123,17 +123,17 @@ class Dataset(Store):
 
         Args:
             files: Path to the new content; None removes the file. Others stay.
-            branch: The branch; one that does not exist begins empty.
+            branch: The branch.
             title: The commit's message.
 
         Returns:
             The commit's id.
 
         Raises:
-            KeyError: When a file to remove is not there.
+            KeyError: When there is no such branch, or a file to remove is not there.
         """
         with self.lock:
-            parent = self.branches.get(branch)
+            parent = self.branches[branch] if self.commits else None
             state = dict(self.commits[parent].files) if parent is not None else {}
             for path, content in files.items():
                 if content is None:
