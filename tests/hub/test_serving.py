@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 
@@ -77,6 +78,22 @@ def test_goes_down_and_comes_back_on_the_same_ports(hub: LoopbackHub, url: str, 
     hub.resume_serving()
     assert (hub.endpoint, hub.cdn_endpoint) == where
     assert http.get(url).status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_does_not_keep_the_ports_open(hub: LoopbackHub, url: str, http: httpx.Client) -> None:
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    process.start()
+    try:
+        hub.stop_serving()
+        for target in (url, hub.endpoint):
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(target, trust_env=False, timeout=5.0)
+        hub.resume_serving()
+        assert http.get(url).status_code == 200
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_going_down_ends_a_body_on_its_way(hub: LoopbackHub, url: str, http: httpx.Client) -> None:

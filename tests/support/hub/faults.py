@@ -98,7 +98,10 @@ class ExpiredSignature:
 
 @dataclass(frozen=True)
 class ChangedObject:
-    """The object has become another one of the same size: other bytes, other ETag, other hashes."""
+    """The object has become another one of the same size: other bytes, other hashes in the headers.
+
+    Listings stay: to change them, put another content into the store.
+    """
 
 
 Action = (

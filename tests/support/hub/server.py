@@ -254,7 +254,6 @@ class LoopbackHub:
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            "HF_HUB_DISABLE_IMPLICIT_TOKEN": "0",
         }
         return env | ({"HF_TOKEN": token} if token is not None else {})
 

@@ -45,8 +45,8 @@ class Store:
     private: bool = False
     gated: bool = False
     xet: bool = False
-    readers: set[str] = field(default_factory=set)
-    writers: set[str] = field(default_factory=set)
+    readers: set[str] = field(default_factory=set, repr=False)
+    writers: set[str] = field(default_factory=set, repr=False)
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 

@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
 from tests.support.hub import faults
@@ -94,6 +95,8 @@ class Origin:
             return
         self._server.shutdown()
         self._thread.join()
+        # A forked child holds the listening socket, too: closing ours would leave connections to it waiting.
+        self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._server.end_connections()
         self._server = self._thread = None
@@ -104,8 +107,10 @@ class Origin:
         self._holder.close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingMixIn, TCPServer):
+    # Not http.server's own class, which asks the name service about its address.
     daemon_threads = True
+    allow_reuse_address = True
     block_on_close = False
     allow_reuse_port = True
     request_queue_size = 512
