@@ -3,61 +3,96 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from huggingface_hub.errors import BucketNotFoundError, RepositoryNotFoundError
 
 from tests.hub.conftest import TOKEN
-from tests.support.hub import LoopbackHub, run_client
+from tests.support.hub import LoopbackHub, online, run_client
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.datasets import Shelf
 
-CODE = """
+
+@pytest.fixture
+def root(hub: LoopbackHub, shelf: Shelf) -> Path:
+    """The directory of the dataset that the Hub has three times."""
+    made = shelf.root("images")
+    hub.add_dataset("loopback/open", made).tag("v3.0")
+    hub.add_dataset("loopback/private", made, private=True, token=TOKEN).tag("v3.0")
+    hub.add_bucket("loopback/bucket", made, private=True, token=TOKEN)
+    return made
+
+
+def sizes(root: Path) -> list[int]:
+    info = json.loads((root / "meta" / "info.json").read_bytes())
+    return [info["total_frames"], info["total_episodes"]]
+
+
+def test_finds_the_versions(hub: LoopbackHub, root: Path) -> None:
+    from lerobot.datasets.utils import get_repo_versions, get_safe_version
+
+    assert root.exists()
+    with online(hub):
+        assert [str(version) for version in get_repo_versions("loopback/open")] == ["3.0"]
+        assert get_safe_version("loopback/open", "v3.0") == "v3.0"
+        assert get_safe_version("loopback/private", "v3.0", token=TOKEN) == "v3.0"
+        with pytest.raises(RepositoryNotFoundError):
+            get_safe_version("loopback/private", "v3.0")
+
+
+@pytest.mark.parametrize(
+    ("where", "revision"),
+    [
+        ({"repo_id": "loopback/open"}, "v3.0"),
+        ({"repo_id": "loopback/open", "revision": "main"}, "main"),
+        ({"repo_id": "loopback/private", "token": TOKEN}, "v3.0"),
+        ({"repo_id": "loopback/bucket", "repo_type": "bucket", "token": TOKEN}, "v3.0"),
+    ],
+)
+def test_loads_the_metadata(
+    hub: LoopbackHub, root: Path, tmp_path: Path, where: dict[str, Any], revision: str
+) -> None:
+    from lerobot.datasets import LeRobotDatasetMetadata
+
+    with online(hub):
+        found = LeRobotDatasetMetadata(**where, root=tmp_path / "meta-only")
+        assert [found.total_frames, found.total_episodes, found.revision] == [*sizes(root), revision]
+        assert found.features == LeRobotDatasetMetadata("any/name", root=root).features
+    assert not (tmp_path / "meta-only" / "data").exists()
+    read = [request for request in hub.log if request.host == "cdn"]
+    assert read
+    assert not any(TOKEN in str(request) for request in read)
+
+
+def test_loads_no_private_metadata_without_the_token(hub: LoopbackHub, root: Path, tmp_path: Path) -> None:
+    from lerobot.datasets import LeRobotDatasetMetadata
+
+    assert root.exists()
+    with online(hub):
+        with pytest.raises(RepositoryNotFoundError):
+            LeRobotDatasetMetadata("loopback/private", root=tmp_path / "dataset")
+        with pytest.raises(BucketNotFoundError):
+            LeRobotDatasetMetadata("loopback/bucket", root=tmp_path / "bucket", repo_type="bucket")
+
+
+@pytest.mark.slow
+def test_a_process_finds_its_hub_and_token_in_the_environment(
+    hub: LoopbackHub, root: Path, tmp_path: Path
+) -> None:
+    code = """
 import json
-from huggingface_hub.errors import RepositoryNotFoundError
 from lerobot.datasets import LeRobotDatasetMetadata
-from lerobot.datasets.utils import get_repo_versions, get_safe_version
-
-def facts(**where):
+told = []
+for where in ({"repo_id": "loopback/private"}, {"repo_id": "loopback/bucket", "repo_type": "bucket"}):
     found = LeRobotDatasetMetadata(**where)
-    return [found.total_frames, found.total_episodes, found.revision, str(found.root)]
-
-told = {
-    "versions": [str(version) for version in get_repo_versions("owner/open")],
-    "safe": get_safe_version("owner/open", "v3.0"),
-    "open": facts(repo_id="owner/open"),
-    "main": facts(repo_id="owner/open", revision="main"),
-    "private": facts(repo_id="owner/private", token="%(token)s"),
-    "private bucket": facts(repo_id="owner/bucket", repo_type="bucket", token="%(token)s"),
-}
-try:
-    facts(repo_id="owner/private")
-except RepositoryNotFoundError as error:
-    told["without token"] = type(error).__name__
+    told.append([found.total_frames, found.total_episodes, str(found.root)])
 print(json.dumps(told))
 """
-
-
-def test_metadata_of_datasets_and_a_bucket(hub: LoopbackHub, shelf: Shelf, tmp_path: Path) -> None:
-    root = shelf.root("images")
-    hub.add_dataset("owner/open", root).tag("v3.0")
-    hub.add_dataset("owner/private", root, private=True, token=TOKEN).tag("v3.0")
-    hub.add_bucket("owner/bucket", root, private=True, token=TOKEN)
-    told = json.loads(run_client(CODE % {"token": TOKEN}, hub, tmp_path).splitlines()[-1])
-    info = json.loads((root / "meta" / "info.json").read_bytes())
-    sizes = [info["total_frames"], info["total_episodes"]]
-    assert told["versions"] == ["3.0"]
-    assert told["safe"] == "v3.0"
-    assert told["without token"] == "RepositoryNotFoundError"
-    for name, revision in {
-        "open": "v3.0",
-        "main": "main",
-        "private": "v3.0",
-        "private bucket": "v3.0",
-    }.items():
-        assert told[name][:3] == [*sizes, revision], name
-        assert told[name][3].startswith(str(tmp_path))
-    cdn = [request for request in hub.log if request.host == "cdn"]
-    assert {request.authorization for request in cdn if not request.path.startswith("/xet/")} == {None}
-    assert not any(TOKEN in str(request) for request in cdn)
+    told = json.loads(run_client(code, hub, tmp_path, token=TOKEN).splitlines()[-1])
+    for *found, where in told:
+        assert found == sizes(root)
+        assert where.startswith(str(tmp_path / "lerobot"))
