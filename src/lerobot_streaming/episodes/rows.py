@@ -34,6 +34,12 @@ LANGUAGE_COLUMNS: Final = ("language_persistent", "language_events")
 """Columns that hold lists of language rows; lerobot hands them on as Python lists
 (lerobot.datasets.language)."""
 
+_TAIL_BYTES: Final = 64 * 1024
+"""Read from the end of a Parquet file: enough for the footer of some hundred row groups; pyarrow asks for more itself."""
+
+_SPARE_BYTES: Final = 256 * 1024
+"""Unwanted bytes that are read without a second thought rather than ask for two ranges."""
+
 REQUIRED_COLUMNS: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every LeRobotDataset v3 data file has (lerobot.utils.constants.DEFAULT_FEATURES)."""
 
@@ -80,6 +86,28 @@ def _statistics(metadata: Any, column: str) -> tuple[NDArray[np.float64], NDArra
             if statistics is not None and statistics.has_min_max:
                 low[group], high[group] = statistics.min, statistics.max
     return low, high
+
+
+def _span(metadata: Any, groups: Sequence[int], columns: frozenset[str]) -> tuple[int, int] | None:
+    """Finds the one range that holds what will be read: (offset, bytes).
+
+    None when that would read much that nobody wants: then each column's range is read by itself.
+    """
+    begin, end, wanted = math.inf, 0, 0
+    for group in groups:
+        row_group = metadata.row_group(group)
+        for number in range(metadata.num_columns):
+            chunk = row_group.column(number)
+            if chunk.path_in_schema.split(".")[0] not in columns:
+                continue
+            first = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                first = min(first, chunk.dictionary_page_offset)
+            begin, end = min(begin, first), max(end, first + chunk.total_compressed_size)
+            wanted += chunk.total_compressed_size
+    if not wanted or end - begin > max(2 * wanted, wanted + _SPARE_BYTES):
+        return None
+    return int(begin), int(end - begin)
 
 
 class RowReader:
@@ -152,12 +180,14 @@ class RowReader:
         layout = self._layout
         path = layout.data_path(position)
         footer = self._footer(path)
+        groups = self._candidates(footer, position)
+        present = [key for key in self._columns if key in footer.columns]
+        source = RangeFile(self._reader, path, footer.size)
         try:
-            with pq.ParquetFile(
-                pa.PythonFile(RangeFile(self._reader, path, footer.size), mode="r"), metadata=footer.metadata
-            ) as file:
-                groups = self._candidates(footer, position)
-                present = [key for key in self._columns if key in footer.columns]
+            span = _span(footer.metadata, groups, frozenset(present))
+            if span is not None:
+                source.preload(*span)
+            with pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=present, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise FetchError(
@@ -171,8 +201,10 @@ class RowReader:
             footer = self._footers.get(path)
         if footer is None:
             size = self._reader.stat(path).size
+            source = RangeFile(self._reader, path, size)
+            source.preload(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
             try:
-                metadata = pq.read_metadata(pa.PythonFile(RangeFile(self._reader, path, size), mode="r"))
+                metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
             except pa.ArrowException as error:
                 raise DatasetLayoutError(
                     f"{path} below {self._reader.root} is no readable Parquet file: {error}"

@@ -22,12 +22,28 @@ class RangeFile(io.RawIOBase):
     """
 
     def __init__(self, reader: RangeReader, path: str, size: int) -> None:
-        """Opens nothing: every read is one range of the reader."""
+        """Opens nothing: every read is one range of the reader, unless `preload` has read it before."""
         super().__init__()
         self._reader = reader
         self._path = path
         self._size = size
         self._place = 0
+        self._loaded_from = 0
+        self._loaded = b""
+
+    def preload(self, offset: int, length: int) -> None:
+        """Reads a range at once; later reads inside it are served from memory.
+
+        Args:
+            offset: First byte.
+            length: Bytes; cut at the end of the file.
+
+        Raises:
+            MissingFileError: There is no such file.
+            FetchError: It could not be read.
+        """
+        self._loaded_from = offset
+        self._loaded = self._reader.read(self._path, offset, max(0, min(length, self._size - offset)))
 
     def readable(self) -> bool:
         """Says True."""
@@ -71,6 +87,10 @@ class RangeFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         wanted = max(0, min(view.nbytes, self._size - self._place))
         if wanted:
-            self._reader.read_into(self._path, self._place, view[:wanted])
+            begin = self._place - self._loaded_from
+            if begin >= 0 and begin + wanted <= len(self._loaded):
+                view[:wanted] = self._loaded[begin : begin + wanted]
+            else:
+                self._reader.read_into(self._path, self._place, view[:wanted])
             self._place += wanted
         return wanted
