@@ -35,7 +35,7 @@ LANGUAGE_COLUMNS: Final = ("language_persistent", "language_events")
 (lerobot.datasets.language)."""
 
 _TAIL_BYTES: Final = 64 * 1024
-"""Read from the end of a Parquet file: enough for the footer of some hundred row groups; pyarrow asks for more itself."""
+"""Read from the end of a Parquet file: enough for the footer of some hundred row groups."""
 
 _SPARE_BYTES: Final = 256 * 1024
 """Unwanted bytes that are read without a second thought rather than ask for two ranges."""
