@@ -28,12 +28,15 @@ ALLOWED: dict[str, set[str]] = {
     "items": {"errors", "decode", "episodes", "lerobot_values"},
     "stream": {"errors", "plan", "storage", "episodes", "decode", "items", "stats"},
     "progress": {"errors", "options", "plan"},
-    "opening": {"errors", "options", "storage", "index", "episodes", "items", "lerobot_values"},
+    "places": {"errors", "options", "storage", "index", "episodes"},
+    "opening": {"errors", "options", "storage", "index", "episodes", "items", "lerobot_values", "places"},
     "worker": {
         *("errors", "options", "plan", "episodes", "decode", "items", "lerobot_values", "opening", "stats"),
         *("storage", "stream"),
     },
-    "dataset": {"errors", "options", "plan", "items", "opening", "progress", "stats", "stream", "worker"},
+    "dataset": {
+        *("errors", "options", "plan", "items", "opening", "places", "progress", "stats", "stream", "worker")
+    },
     "train": {"errors", "options", "plan", "dataset", "items"},
     "cli": {"errors", "storage", "index", "episodes"},
     "__init__": {"dataset"},

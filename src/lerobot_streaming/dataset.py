@@ -19,11 +19,10 @@ from lerobot_streaming.opening import (
     DEPTH_UNITS,
     delta_indices,
     item_spec,
-    load_metadata,
-    local_root,
     open_dataset,
 )
 from lerobot_streaming.options import VIDEO_BACKENDS, Options, is_integer
+from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
 from lerobot_streaming.progress import Progress
 from lerobot_streaming.stats import WorkerStats
 from lerobot_streaming.stream import EpisodeStream
@@ -51,16 +50,18 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
 
     Args:
         repo_id: Hub id, or a label for a local dataset.
-        root: Local dataset directory; metadata, Parquet and video are then read only from it. None:
-            `$HF_LEROBOT_HOME/<repo_id>`.
+        root: Local dataset directory; metadata, Parquet and video are then read only from it.
+            `hf://buckets/OWNER/BUCKET` selects that bucket. None: `$HF_LEROBOT_HOME/<repo_id>` when a dataset
+            was recorded there, else the Hub.
         episodes: Episode numbers to stream, in this order; None for all.
         image_transforms: Applied to RGB images, never to depth, as in map-style. Each item's transforms run
             under a seed made of (seed, epoch, frame index), so the augmentations do not depend on workers or
             threads.
         delta_timestamps: Feature name to seconds around the anchor, as in map-style.
         tolerance_s: Seconds that a frame may lie from its wanted time; > 0.
-        revision: Recorded in the identity of the index; a local directory has one state only.
-        force_cache_sync: Accepted; a local directory has nothing to refresh.
+        revision: Branch, tag or commit of a Hub dataset, resolved once: metadata, Parquet and video all come
+            from that commit. A local directory has one state only.
+        force_cache_sync: Whether metadata of the Hub that is cached is downloaded anew.
         streaming: Accepted for compatibility: the class always streams.
         buffer_size: Only caps the default pool.
         max_num_shards: Episodes fetched concurrently by one worker; at least 1.
@@ -71,19 +72,20 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         depth_output_unit: "mm" or "m".
         video_backend: None, "pyav", "torchcodec" or "video_reader"; all decode through libav in process,
             which gives the same pixels.
-        data_root: Directory of the payload when it lies elsewhere than the metadata.
+        data_root: Directory or fsspec URL of the payload when it lies elsewhere than the metadata.
         episode_pool_size: Episodes mixed by each worker; None: `min(buffer_size, 32)` per rank.
         prefetch_episodes: Episodes fetched ahead of the pool, per worker.
         byte_budget_gb: GiB of compressed video held per rank.
         repeat: True: endless, epochs follow one another.
-        repo_type: "dataset"; "bucket" is refused by this version.
-        token: Hub token; unused for a local directory and never stored.
-        storage_options: fsspec options of remote roots; refused by this version.
+        repo_type: "dataset" or "bucket".
+        token: Hub token, as huggingface_hub takes it; never written anywhere.
+        storage_options: fsspec options of a `data_root` with a URL; they reach the workers.
         decode_threads: Decode threads per worker.
         decoded_queue_size: Finished samples kept ahead, per worker.
         video_decoder_cache_size: Open decoders per rank; None: as many as the threads need.
-        native_http_connections: HTTP connections per rank; unused for a local directory.
-        native_http_subranges: Parts of one large range; unused for a local directory.
+        native_http_connections: Requests to the Hub that a rank may have under way; None:
+            `max(8, max_num_shards)`.
+        native_http_subranges: Concurrent parts of one range of at least 16 MiB.
         sampling_strategy: "remaining" or "round_robin".
         sidecar_lock_timeout_s: Seconds to wait for another process that builds the same index.
         frame_cache_gb: GiB of decoded frames kept per rank by look-ahead; 0 turns it off.
@@ -91,7 +93,9 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
 
     Raises:
         OptionError: An argument is outside its range; the message names it.
-        MissingFileError: A file of the dataset is missing.
+        MissingFileError: A file of the dataset is missing, or there is no such revision.
+        AccessError: The Hub refuses: no such repository, or no right to read it.
+        FetchError: The store could not be asked within the deadline.
         DatasetLayoutError: Metadata and files contradict each other.
         SidecarError: Video files cannot be indexed; all of them are listed.
         ByteBudgetError: An episode is larger than the whole byte budget.
@@ -123,7 +127,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         repeat: bool = False,  # noqa: FBT001, FBT002
         *,
         repo_type: Literal["dataset", "bucket"] = "dataset",
-        token: str | bool | None = None,  # noqa: ARG002  Never kept; a local directory needs none.
+        token: str | bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         decode_threads: int = 2,
         decoded_queue_size: int = 8,
@@ -167,16 +171,25 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         _check_choice("video_backend", video_backend, VIDEO_BACKENDS)
         if image_transforms is not None and not callable(image_transforms):
             raise OptionError(f"image_transforms must be callable or None, got {image_transforms!r}.")
-        if storage_options:
-            raise OptionError(
-                "storage_options are for remote roots, which this version does not stream from."
-            )
         if seed is not None and (not is_integer(seed)):
             raise OptionError(f"seed must be an integer or None (which means {DEFAULT_SEED}), got {seed!r}.")
 
-        place = local_root(repo_id, root, data_root, repo_type)
+        place = find_dataset(
+            DatasetRequest(
+                repo_id,
+                root=root,
+                data_root=data_root,
+                revision=revision,
+                repo_type=repo_type,
+                token=token,
+                storage_options=storage_options,
+                force_cache_sync=force_cache_sync,
+                depth_output_unit=depth_output_unit,
+            ),
+            self._options,
+        )
         self.repo_id = repo_id
-        self.repo_type = repo_type
+        self.repo_type = place.repo_type
         self.tolerance_s = tolerance_s
         self.seed = DEFAULT_SEED if seed is None else int(seed)
         self.shuffle = shuffle
@@ -188,15 +201,13 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         self.force_cache_sync = force_cache_sync
         self.return_uint8 = return_uint8
         self.depth_output_unit = depth_output_unit
-        self._meta = load_metadata(repo_id, place, revision, depth_output_unit)
+        self._meta = place.meta
         self.root = Path(self._meta.root)
-        self.revision = str(self._meta.revision)
+        self.revision = place.revision
         self.delta_indices = delta_indices(delta_timestamps, self._meta, tolerance_s)
         self._open, self._completion = open_dataset(
-            self._meta,
+            place,
             repo_id=repo_id,
-            revision=self.revision,
-            data_root=data_root,
             episodes=episodes,
             items=item_spec(
                 self._meta,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,25 +12,20 @@ from lerobot_streaming.episodes.catalog import VideoCatalog
 from lerobot_streaming.episodes.layout import (
     check_episode_selection,
     dataset_video_files,
-    episode_files,
     load_layout,
 )
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import episode_size_bounds
 from lerobot_streaming.errors import (
     ByteBudgetError,
-    DatasetLayoutError,
     MissingFileError,
-    OptionError,
     SidecarError,
 )
-from lerobot_streaming.index.builder import stat_files
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.resolve import LAZY_ABOVE, IndexRequest, complete_later, resolve_index
 from lerobot_streaming.items import ItemSpec, check_deltas
 from lerobot_streaming.lerobot_values import DepthCodec, decode_language
 from lerobot_streaming.options import GIB
-from lerobot_streaming.storage.local import LocalReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +36,7 @@ if TYPE_CHECKING:
     from lerobot_streaming.index.completion import Completion
     from lerobot_streaming.index.sample_index import SampleIndex
     from lerobot_streaming.options import Options
+    from lerobot_streaming.places import DatasetPlace
     from lerobot_streaming.storage.base import RangeReader
 
 DEPTH_UNITS = ("m", "mm")
@@ -66,93 +61,6 @@ class OpenDataset:
     size_bounds: NDArray[np.int64]
     items: ItemSpec
     pixel_formats: Mapping[str, str | None]
-
-
-def local_root(repo_id: str, root: str | Path | None, data_root: str | None, repo_type: str) -> Path:
-    """Finds the local directory of a dataset, and refuses what this version cannot stream from.
-
-    Args:
-        repo_id: Hub id or label of the dataset.
-        root: Local directory, or None for `$HF_LEROBOT_HOME/<repo_id>`.
-        data_root: Where the payload lies when not below the root.
-        repo_type: "dataset" or "bucket".
-
-    Returns:
-        Directory that holds `meta/`.
-
-    Raises:
-        OptionError: The dataset would have to be read from the Hub, a bucket or another store.
-        MissingFileError: There is no dataset in the directory.
-    """
-    remote = next(
-        (str(place) for place in (root, data_root) if place is not None and "://" in str(place)), None
-    )
-    if repo_type == "bucket" or remote is not None:
-        raise OptionError(
-            f"{remote or repo_id!r} is a remote store (repo_type={repo_type!r}): this version streams from "
-            "local directories only. Download the dataset and pass its directory as `root`."
-        )
-    if root is not None:
-        place = Path(root)
-        if not (place / "meta" / "info.json").is_file():
-            raise MissingFileError(
-                f"{place} holds no LeRobotDataset: {place / 'meta' / 'info.json'} does not exist. Check "
-                f"`root`."
-            )
-        return place
-    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
-
-    place = Path(HF_LEROBOT_HOME) / repo_id
-    if not (place / "meta" / "info.json").is_file():
-        raise OptionError(
-            f"{repo_id!r} is not in {HF_LEROBOT_HOME}, and this version does not stream from the Hub yet. "
-            "Download the dataset and pass its directory as `root`."
-        )
-    return place
-
-
-def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_unit: str) -> Any:
-    """Loads lerobot's own metadata object.
-
-    Args:
-        repo_id: Hub id or label of the dataset.
-        root: Local directory that holds `meta/`.
-        revision: Revision that the dataset is opened as.
-        depth_output_unit: "m" or "mm"; depth statistics are rescaled to it.
-
-    Returns:
-        `lerobot.datasets.LeRobotDatasetMetadata`.
-
-    Raises:
-        BackwardCompatibilityError: The dataset has format v2.1; lerobot's message names its converter.
-        MissingFileError: A metadata file is missing.
-        DatasetLayoutError: `meta/info.json` declares no episode.
-    """
-    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # noqa: PLC0415
-
-    _check_metadata_files(root)
-    meta = LeRobotDatasetMetadata(repo_id, root, revision)
-    meta.rescale_depth_stats(depth_output_unit)
-    return meta
-
-
-def _check_metadata_files(root: Path) -> None:
-    """Finds missing files before lerobot does, which would turn to the network for them."""
-    path = root / "meta" / "info.json"
-    try:
-        info = json.loads(path.read_text())
-    except ValueError as error:
-        raise DatasetLayoutError(
-            f"{path} is no JSON: {error}. Restore it from the source of the dataset."
-        ) from error
-    if not str(info.get("codebase_version", "")).startswith("v3"):
-        return  # lerobot names the version and the converter.
-    if info.get("total_tasks", 0) > 0 and not (root / "meta" / "tasks.parquet").is_file():
-        raise MissingFileError(
-            f"{root / 'meta' / 'tasks.parquet'} does not exist, but meta/info.json says total_tasks="
-            f"{info['total_tasks']}. Restore it from the source of the dataset."
-        )
-    episode_files(root)
 
 
 def delta_indices(
@@ -222,22 +130,18 @@ def item_spec(
 
 
 def open_dataset(
-    meta: Any,
+    place: DatasetPlace,
     *,
     repo_id: str,
-    revision: str,
-    data_root: str | None,
     episodes: Sequence[int] | None,
     items: ItemSpec,
     options: Options,
 ) -> tuple[OpenDataset, Completion | None]:
-    """Opens the payload of a dataset in a local directory.
+    """Opens the payload of a dataset.
 
     Args:
-        meta: The dataset's metadata.
+        place: Where the dataset was found.
         repo_id: Hub id or label of the dataset.
-        revision: Revision that it is opened as.
-        data_root: Directory of the payload when not the metadata's.
         episodes: The user's selection, or None.
         items: What items hold.
         options: The checked options.
@@ -252,6 +156,7 @@ def open_dataset(
         SidecarError: Video files cannot be indexed.
         ByteBudgetError: An episode is larger than the budget of the rank.
     """
+    meta, reader = place.meta, place.reader
     layout = load_layout(
         Path(meta.root),
         features={key: dict(feature) for key, feature in meta.features.items()},
@@ -262,12 +167,11 @@ def open_dataset(
         video_template=meta.video_path,
         episodes=check_episode_selection(episodes, meta.total_episodes),
     )
-    reader = LocalReader(Path(data_root if data_root is not None else meta.root).absolute())
-    RowReader(layout, reader, decode_language).check(range(layout.num_episodes))
+    _check_rows(layout, reader)
     index, completion = None, None
     size_bounds: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
     if layout.cameras:
-        request = _index_request(layout, meta, repo_id, revision, reader, options)
+        request = _index_request(layout, place, repo_id, options)
         try:
             index = resolve_index(request)
         except SidecarError as error:
@@ -284,25 +188,42 @@ def open_dataset(
     return OpenDataset(layout, reader, index, size_bounds, items, formats), completion
 
 
+def _check_rows(layout: DatasetLayout, reader: RangeReader) -> None:
+    """Finds missing Parquet files, and files that do not belong to the metadata while they are few."""
+    stats = reader.stat_many(layout.data_files)
+    missing = [path for path, stat in stats.items() if stat.size < 0]
+    if missing:
+        raise MissingFileError(
+            f"{len(missing)} of {len(layout.data_files)} data files do not exist below {reader.root}, such "
+            f"as '{missing[0]}'. Restore them from the source of the dataset, or leave their episodes out."
+        )
+    reader.check_ranges(layout.data_files[0])
+    if len(layout.data_files) <= LAZY_ABOVE:
+        RowReader(layout, reader, decode_language).check(range(layout.num_episodes))
+
+
 def _index_request(
-    layout: DatasetLayout, meta: Any, repo_id: str, revision: str, reader: RangeReader, options: Options
+    layout: DatasetLayout, place: DatasetPlace, repo_id: str, options: Options
 ) -> IndexRequest:
     """Collects what the index must hold: all video files that exist, of selected episodes or not."""
     from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
 
-    paths = dataset_video_files(Path(meta.root), layout.features, meta.video_path)
-    stats = stat_files(paths, reader)
+    reader = place.reader
+    paths = dataset_video_files(Path(place.meta.root), layout.features, place.meta.video_path)
+    stats = reader.stat_many(paths)
     needed = {path for table in layout.cameras.values() for path in table.files}
     there = {path: stat for path, stat in stats.items() if stat.size >= 0}
     prints = {path: stat.fingerprint for path, stat in there.items() if stat.fingerprint is not None}
     return IndexRequest(
-        identity=SidecarIdentity(repo_id, revision, reader.root, prints),
+        identity=SidecarIdentity(repo_id, place.revision, reader.root, prints),
         files={path: stat.size for path, stat in there.items()},
         reader=reader,
         lerobot_home=Path(HF_LEROBOT_HOME),
         lock_timeout_s=options.sidecar_lock_timeout_s,
         needed={path: stats[path].size for path in sorted(needed)},
-        use_cache=len(prints) == len(there),
+        # The commit pins a Hub dataset; of other files something must tell whether they have changed.
+        use_cache=place.is_pinned or len(prints) == len(there),
+        published=place.published,
         lazy_above=LAZY_ABOVE,
     )
 

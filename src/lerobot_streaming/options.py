@@ -209,6 +209,11 @@ class Options:
         """Bytes of mini-MP4s that one rank may reserve."""
         return int(self.byte_budget_gb * GIB)
 
+    @property
+    def connections(self) -> int:
+        """Requests that one rank may have under way at a time."""
+        return self.native_http_connections or max(8, self.max_num_shards)
+
     def pool_size_for_worker(self, num_workers: int) -> int:
         """Episodes that each of a rank's workers mixes.
 

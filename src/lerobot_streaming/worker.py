@@ -155,6 +155,8 @@ def make_runtime(
     if opened.index is not None:
         catalog = VideoCatalog(opened.layout, opened.index, options.tolerance_s)
     reader = CountedReader(opened.reader, stats.count_read)
+    reader.watch_retries(lambda: stats.add("retries", 1))
+    reader.limit_requests(max(1, options.connections // num_workers))
     return WorkerRuntime(
         open=opened,
         rows=RowReader(opened.layout, reader, decode_language),

@@ -63,7 +63,7 @@ def _open(root: Path, **arguments: Any) -> StreamingLeRobotDataset:
         ({"repo_type": "model"}, "repo_type must be one of .*got 'model'"),
         ({"repo_type": "bucket"}, "streams from local directories only"),
         ({"data_root": "s3://bucket/data"}, "streams from local directories only"),
-        ({"storage_options": {"anon": True}}, "storage_options are for remote roots"),
+        ({"storage_options": {"anon": True}}, "storage_options are for a data_root with a URL"),
         ({"on_error": "skip"}, "not available in this version"),
         ({"image_transforms": 3}, "image_transforms must be callable"),
         ({"seed": 1.5}, "seed must be an integer"),

@@ -94,12 +94,17 @@ def _span(metadata: Any, groups: Sequence[int], columns: frozenset[str]) -> tupl
     None when that would read much that nobody wants: then each column's range is read by itself.
     """
     begin, end, wanted = math.inf, 0, 0
+    # Names of features have dots of their own, and the path of a list's values adds more.
+    paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
+    numbers = [
+        number
+        for number, path in enumerate(paths)
+        if any(path == name or path.startswith(f"{name}.") for name in columns)
+    ]
     for group in groups:
         row_group = metadata.row_group(group)
-        for number in range(metadata.num_columns):
+        for number in numbers:
             chunk = row_group.column(number)
-            if chunk.path_in_schema.split(".")[0] not in columns:
-                continue
             first = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
                 first = min(first, chunk.dictionary_page_offset)
@@ -131,6 +136,7 @@ class RowReader:
         self._decode_language = decode_language
         self._columns = [key for key, feature in layout.features.items() if feature["dtype"] != "video"]
         self._footers: dict[str, _Footer] = {}
+        self._opening: dict[str, Lock] = {}
         self._lock = Lock()
 
     def check(self, positions: Iterable[int]) -> None:
@@ -199,33 +205,40 @@ class RowReader:
     def _footer(self, path: str) -> _Footer:
         with self._lock:
             footer = self._footers.get(path)
-        if footer is None:
-            size = self._reader.stat(path).size
-            source = RangeFile(self._reader, path, size)
-            source.preload(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
-            try:
-                metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
-            except pa.ArrowException as error:
-                raise DatasetLayoutError(
-                    f"{path} below {self._reader.root} is no readable Parquet file: {error}"
-                ) from error
-            names = frozenset(metadata.schema.to_arrow_schema().names)
-            missing = [name for name in REQUIRED_COLUMNS if name not in names]
-            if missing:
-                raise DatasetLayoutError(
-                    f"{path} below {self._reader.root} lacks the column(s) {missing} that every "
-                    "LeRobotDataset v3 data file has. Restore the file from the source of the dataset."
-                )
-            footer = _Footer(
-                metadata,
-                size,
-                names,
-                *_statistics(metadata, "index"),
-                *_statistics(metadata, "episode_index"),
-            )
-            with self._lock:
-                self._footers[path] = footer
+            opening = self._opening.setdefault(path, Lock())
+        if footer is not None:
+            return footer
+        # Threads that need the same file wait for the one that reads its footer.
+        with opening:
+            footer = self._footers.get(path)
+            if footer is None:
+                footer = self._footers[path] = self._read_footer(path)
         return footer
+
+    def _read_footer(self, path: str) -> _Footer:
+        size = self._reader.stat(path).size
+        source = RangeFile(self._reader, path, size)
+        source.preload(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
+        try:
+            metadata = pq.read_metadata(pa.PythonFile(source, mode="r"))
+        except pa.ArrowException as error:
+            raise DatasetLayoutError(
+                f"{path} below {self._reader.root} is no readable Parquet file: {error}"
+            ) from error
+        names = frozenset(metadata.schema.to_arrow_schema().names)
+        missing = [name for name in REQUIRED_COLUMNS if name not in names]
+        if missing:
+            raise DatasetLayoutError(
+                f"{path} below {self._reader.root} lacks the column(s) {missing} that every "
+                "LeRobotDataset v3 data file has. Restore the file from the source of the dataset."
+            )
+        return _Footer(
+            metadata,
+            size,
+            names,
+            *_statistics(metadata, "index"),
+            *_statistics(metadata, "episode_index"),
+        )
 
     def _candidates(self, footer: _Footer, position: int) -> list[int]:
         """Row groups that may hold rows of an episode."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.index.published import PublishedSidecars
     from lerobot_streaming.index.sample_index import SampleIndex
     from lerobot_streaming.storage.base import RangeReader
 
@@ -52,8 +53,7 @@ class IndexRequest:
         use_cache: False when nothing tells whether the files have changed: then nothing is kept, and each
             file is indexed when it is first needed.
         lazy_above: Number of files up to which everything is indexed at once.
-        fetch_published: `fetch_published(temporary_path)` downloads a published sidecar to that path and
-            returns True, or returns False when there is none. A file that proves invalid is dropped.
+        published: Where the sidecar may be published, or None.
     """
 
     identity: SidecarIdentity
@@ -66,7 +66,7 @@ class IndexRequest:
     progress: bool = False
     use_cache: bool = True
     lazy_above: int = LAZY_ABOVE
-    fetch_published: Callable[[Path], bool] | None = None
+    published: PublishedSidecars | None = None
 
     @property
     def place(self) -> CachePlace:
@@ -244,17 +244,19 @@ def install(path: Path, make: Callable[[Path], bool]) -> bool:
 def _from_cache(request: IndexRequest) -> SampleIndex | None:
     """Opens the cached sidecar, after installing the published one or building a small one."""
     found = request.place.open(request.files)
-    fetch, small = request.fetch_published, len(request.files) <= request.lazy_above
+    published, small = request.published, len(request.files) <= request.lazy_above
     if found is not None:
         return found
     request.path.parent.mkdir(parents=True, exist_ok=True)
-    if not small and fetch is None:
+    if not small and published is None:
         return None
     with sidecar_lock(request.path, request.lock_timeout_s):
         found = request.place.open(request.files)
         if found is not None:
             return found
-        if fetch is not None and install(request.path, lambda place: _fetch_valid(fetch, place, request)):
+        if published is not None and install(
+            request.path, lambda place: _fetch_valid(published, place, request)
+        ):
             return request.place.open(request.files)
         if not small:
             return None
@@ -268,8 +270,8 @@ def _from_cache(request: IndexRequest) -> SampleIndex | None:
         return request.place.open(request.files)
 
 
-def _fetch_valid(fetch: Callable[[Path], bool], temporary: Path, request: IndexRequest) -> bool:
-    if not fetch(temporary):
+def _fetch_valid(published: PublishedSidecars, temporary: Path, request: IndexRequest) -> bool:
+    if not published.fetch(request.identity, request.files, temporary):
         return False
     try:
         check_and_flush(temporary, request.identity, request.files)

@@ -233,19 +233,30 @@ def open_sidecar(
     try:
         manifest = archive.array(_MANIFEST, "S", scalar=True).tobytes().rstrip(b"\0")
         found, entries = parse_manifest(manifest)
-        _compare(found, entries, identity, files)
+        check_fit(found, entries, identity, files)
     except SidecarError as error:
         archive.close()
         raise SidecarError(f"sidecar '{path}' cannot be used: {error}") from error
     return Sidecar(found, entries, archive=archive)
 
 
-def _compare(
+def check_fit(
     found: SidecarIdentity,
-    entries: list[FileEntry],
+    entries: Iterable[FileEntry],
     identity: SidecarIdentity | None,
     files: Mapping[str, int] | None,
 ) -> None:
+    """Compares what a sidecar says of itself with what it must belong to.
+
+    Args:
+        found: What it says it belongs to.
+        entries: Its files.
+        identity: As in `open_sidecar`.
+        files: As in `open_sidecar`.
+
+    Raises:
+        SidecarError: It belongs to other data.
+    """
     if identity is not None:
         for name in ("repo_id", "data_root"):
             theirs, ours = getattr(found, name), getattr(identity, name)

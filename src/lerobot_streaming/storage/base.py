@@ -131,6 +131,25 @@ class RangeReader(Protocol):
         """
         return
 
+    def check_ranges(self, path: str) -> None:  # noqa: ARG002 - most stores can
+        """Refuses a store that cannot read a part of a file.
+
+        Args:
+            path: Any file of it.
+
+        Raises:
+            OptionError: It gives whole files only.
+        """
+        return
+
+    def limit_requests(self, count: int) -> None:  # noqa: ARG002 - few stores are asked over a network
+        """Sets how many requests this process may have under way at a time.
+
+        Args:
+            count: At least 1.
+        """
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Gives connections and descriptors back. Reading afterwards opens them again."""

@@ -45,6 +45,14 @@ class CountedReader(RangeReader):
         """Has the wrapped reader report its retries."""
         self._reader.watch_retries(on_retry)
 
+    def check_ranges(self, path: str) -> None:
+        """Asks the wrapped reader."""
+        self._reader.check_ranges(path)
+
+    def limit_requests(self, count: int) -> None:
+        """Limits the wrapped reader."""
+        self._reader.limit_requests(count)
+
     def close(self) -> None:
         """Closes the wrapped reader."""
         self._reader.close()

@@ -42,6 +42,16 @@ class Governor:
         """Requests that may be in flight now."""
         return self._limit
 
+    def set_limit(self, limit: int) -> None:
+        """Changes the most requests in flight at a time.
+
+        Args:
+            limit: At least 1.
+        """
+        with self._changed:
+            self._most = self._limit = limit
+            self._changed.notify_all()
+
     @contextmanager
     def slot(self, host: str, deadline: Deadline) -> Iterator[None]:
         """Waits for a slot, and for the end of a pause that the host asked for.

@@ -119,6 +119,11 @@ class HubStoreReader(RangeReader):
         """Sets what counts the retries in this process."""
         self._retrier.on_retry = on_retry
 
+    def limit_requests(self, count: int) -> None:
+        """Sets how many requests this process may have under way at a time."""
+        self._options = replace(self._options, connections=count)
+        self._governor.set_limit(count)
+
     def stat_many(self, paths: Iterable[str], *, look_ups: int = 1) -> dict[str, FileStat]:
         """Looks many files up, hundreds per request.
 

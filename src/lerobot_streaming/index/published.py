@@ -1,0 +1,121 @@
+"""Sidecars that the owners of a dataset have published with it."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from lerobot_streaming.errors import FetchError, MissingFileError
+from lerobot_streaming.index.manifest import parse_manifest
+from lerobot_streaming.index.sidecar import check_fit
+from lerobot_streaming.storage.range_file import RangeFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lerobot_streaming.index.identity import SidecarIdentity
+    from lerobot_streaming.storage.hub_store import HubStoreReader
+
+_logger = logging.getLogger(__name__)
+
+SIDECAR_BRANCH: Final = "lerobot-sidecars"
+SIDECAR_FOLDER: Final = "meta/mp4-sidecars"
+
+_MAX_CANDIDATES: Final = 16
+_MAX_MANIFEST_BYTES: Final = 1 << 30
+_READ_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSidecars:
+    """Where the sidecars of one dataset or bucket are published.
+
+    Attributes:
+        repo_id: "OWNER/NAME".
+        is_bucket: True for a bucket, False for a dataset, whose sidecars lie on a branch of their own.
+        token: Hub token.
+    """
+
+    repo_id: str
+    is_bucket: bool
+    token: str | bool | None = field(default=None, repr=False)
+
+    def fetch(self, identity: SidecarIdentity, files: Mapping[str, int], target: Path) -> bool:
+        """Downloads the sidecar of a dataset, if it is published.
+
+        Args:
+            identity: What it must belong to.
+            files: Path -> size in bytes of the files that it must hold.
+            target: Where to write it.
+
+        Returns:
+            Whether there is one. Where it cannot be asked for there is none, after one logged warning: the
+            index can be made without it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        reader = None
+        try:
+            reader = self._reader()
+            path = None if reader is None else _find(reader, identity, files)
+            if reader is None or path is None:
+                return False
+            _download(reader, path, target)
+        except (FetchError, MissingFileError) as error:
+            _logger.warning("the published video index could not be read and is not used: %s", error)
+            return False
+        finally:
+            if reader is not None:
+                reader.close()
+        return True
+
+    def _reader(self) -> HubStoreReader | None:
+        from lerobot_streaming.storage.bucket import BucketReader  # noqa: PLC0415 - heavy
+        from lerobot_streaming.storage.hub import HubReader  # noqa: PLC0415 - heavy
+        from lerobot_streaming.storage.hub_api import resolve_commit  # noqa: PLC0415 - heavy
+        from lerobot_streaming.storage.hub_store import HubOptions  # noqa: PLC0415 - heavy
+
+        options = HubOptions(self.token)
+        if self.is_bucket:
+            return BucketReader(self.repo_id, options)
+        try:
+            commit = resolve_commit(self.repo_id, SIDECAR_BRANCH, token=self.token)
+        except MissingFileError:
+            return None  # Nothing has ever been published.
+        return HubReader(self.repo_id, commit, options)
+
+
+def _find(reader: HubStoreReader, identity: SidecarIdentity, files: Mapping[str, int]) -> str | None:
+    """The path of the sidecar: that of the computed name, else one whose manifest fits."""
+    there = {
+        path: stat.size for path, stat in reader.list_files(SIDECAR_FOLDER).items() if path.endswith(".npz")
+    }
+    computed = f"{SIDECAR_FOLDER}/{identity.file_name()}"
+    if computed in there:
+        return computed
+    for path in sorted(there)[:_MAX_CANDIDATES]:
+        try:
+            with zipfile.ZipFile(RangeFile(reader, path, there[path])) as archive:
+                info = archive.getinfo("manifest_json.npy")
+                if info.file_size > _MAX_MANIFEST_BYTES:
+                    continue
+                content = archive.read(info)
+            # The text lies behind the array's header; braces occur nowhere before it but in that header.
+            found, entries = parse_manifest(content[content.index(b"\n") + 1 :].rstrip(b"\0"))
+            check_fit(found, entries, identity, files)
+        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError) as error:
+            _logger.info("published video index '%s' is of other data: %s", path, error)
+            continue
+        return path
+    return None
+
+
+def _download(reader: HubStoreReader, path: str, target: Path) -> None:
+    size = reader.stat(path).size
+    with target.open("wb") as file:
+        for offset in range(0, size, _READ_BYTES):
+            file.write(reader.read(path, offset, min(_READ_BYTES, size - offset)))

@@ -1,0 +1,267 @@
+"""Where a dataset is: its metadata, the reader of its payload, and where its sidecar may be published."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lerobot_streaming.episodes.layout import episode_files
+from lerobot_streaming.errors import DatasetLayoutError, MissingFileError, OptionError
+from lerobot_streaming.index.published import PublishedSidecars
+from lerobot_streaming.storage.open_reader import open_reader, parse_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lerobot_streaming.options import Options
+    from lerobot_streaming.storage.base import RangeReader
+
+BUCKET_URI: Final = "hf://buckets/"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRequest:
+    """What the user says of the dataset's place.
+
+    Attributes:
+        repo_id: Hub dataset or bucket id, or a label for a local dataset.
+        root: Local directory, `hf://buckets/OWNER/BUCKET`, or None.
+        data_root: Where the payload lies when not with the metadata: directory or fsspec URL.
+        revision: Branch, tag or commit; None for the format's current version.
+        repo_type: "dataset" or "bucket".
+        token: Hub token, as huggingface_hub takes it.
+        storage_options: fsspec options of `data_root`.
+        force_cache_sync: Whether cached metadata is downloaded anew.
+        depth_output_unit: "m" or "mm"; depth statistics are rescaled to it.
+    """
+
+    repo_id: str
+    root: str | Path | None
+    data_root: str | None
+    revision: str | None
+    repo_type: str
+    token: str | bool | None
+    storage_options: Mapping[str, Any] | None
+    force_cache_sync: bool
+    depth_output_unit: str
+
+    def __repr__(self) -> str:
+        """Names the dataset only: tokens and options may be secret."""
+        return f"DatasetRequest({self.repo_id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlace:
+    """Where a dataset was found.
+
+    Attributes:
+        meta: `lerobot.datasets.LeRobotDatasetMetadata`.
+        repo_type: "dataset" or "bucket".
+        revision: The commit of a Hub dataset; else what lerobot calls the revision.
+        reader: Where payload bytes come from.
+        published: Where a sidecar may be published, or None.
+    """
+
+    meta: Any
+    repo_type: str
+    revision: str
+    reader: RangeReader
+    published: PublishedSidecars | None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the root itself fixes what the files hold."""
+        return self.reader.root.startswith("hf://datasets/")
+
+
+def find_dataset(request: DatasetRequest, options: Options) -> DatasetPlace:
+    """Finds a dataset and loads its metadata. Everything of a Hub dataset comes from one commit.
+
+    Args:
+        request: What the user says.
+        options: The checked options.
+
+    Returns:
+        The place. No payload has been read.
+
+    Raises:
+        OptionError: The place is of a form that cannot be streamed from.
+        MissingFileError: There is no dataset, or no such revision.
+        AccessError: The Hub refuses; the message says what to do.
+        DatasetLayoutError: The metadata is damaged.
+        FetchError: The store could not be asked.
+    """
+    root, repo_type = request.root, request.repo_type
+    if request.storage_options and "://" not in str(request.data_root):
+        raise OptionError(
+            f"storage_options are for a data_root with a URL, but data_root is {request.data_root!r}. Leave "
+            "them out, or pass the URL of the payload as data_root."
+        )
+    if root is not None and str(root).startswith(BUCKET_URI):
+        if parse_bucket(str(root)) != request.repo_id:
+            raise OptionError(
+                f"root is '{root}', but repo_id is {request.repo_id!r}; a bucket is one dataset, so both "
+                "must name the same bucket."
+            )
+        root, repo_type = None, "bucket"
+    elif root is not None and "://" in str(root):
+        raise OptionError(
+            f"root is '{root}', but it must be a local directory or {BUCKET_URI}OWNER/BUCKET: metadata is "
+            "read with local tools. Copy the dataset's meta/ to a directory, pass that as `root`, and the "
+            "URL as `data_root`."
+        )
+    if repo_type == "bucket":
+        if root is not None:
+            raise OptionError(
+                f"repo_type='bucket' streams from the bucket {request.repo_id!r} itself; leave out "
+                f"root={root}."
+            )
+        return _in_bucket(request, options)
+    local = Path(root) if root is not None else _recorded_here(request.repo_id)
+    if local is not None:
+        meta = load_metadata(request.repo_id, local, request.revision, request.depth_output_unit)
+        place = request.data_root if request.data_root is not None else Path(meta.root).absolute()
+        return DatasetPlace(meta, repo_type, str(meta.revision), _open(place, request, options), None)
+    return _on_hub(request, options)
+
+
+def _recorded_here(repo_id: str) -> Path | None:
+    """A dataset below lerobot's home, where it is recorded; metadata alone may be what a download left."""
+    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
+
+    place = Path(HF_LEROBOT_HOME) / repo_id
+    return place if (place / "meta" / "info.json").is_file() and (place / "data").is_dir() else None
+
+
+def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - heavy
+    from lerobot.utils.constants import HF_LEROBOT_HUB_CACHE  # noqa: PLC0415
+
+    from lerobot_streaming.storage.hub_api import resolve_commit  # noqa: PLC0415 - heavy
+
+    if request.repo_id.count("/") != 1:
+        raise MissingFileError(
+            f"{request.repo_id!r} is no dataset in lerobot's home directory, and no OWNER/NAME on the Hub. "
+            "Check repo_id, or pass the dataset's directory as `root`."
+        )
+    commit = resolve_commit(request.repo_id, _tag(request), token=request.token)
+    folder = snapshot_download(
+        request.repo_id,
+        repo_type="dataset",
+        revision=commit,
+        cache_dir=HF_LEROBOT_HUB_CACHE,
+        allow_patterns="meta/*",
+        token=request.token,
+        force_download=request.force_cache_sync,
+    )
+    meta = load_metadata(request.repo_id, Path(folder), commit, request.depth_output_unit)
+    home = f"hf://datasets/{request.repo_id}@{commit}"
+    place = request.data_root if request.data_root is not None else home
+    published = (
+        PublishedSidecars(request.repo_id, is_bucket=False, token=request.token) if place == home else None
+    )
+    return DatasetPlace(meta, "dataset", commit, _open(place, request, options), published)
+
+
+def _tag(request: DatasetRequest) -> str:
+    """The revision to resolve: what lerobot would choose when the user names none, or a format version."""
+    from lerobot.datasets.dataset_metadata import (  # noqa: PLC0415
+        CODEBASE_VERSION,
+        get_safe_version,
+    )
+    from lerobot.datasets.utils import is_valid_version  # noqa: PLC0415
+
+    from lerobot_streaming.storage.hub_api import resolve_commit  # noqa: PLC0415 - heavy
+
+    wanted = request.revision or CODEBASE_VERSION
+    if not is_valid_version(wanted):
+        return wanted
+    try:
+        return resolve_commit(request.repo_id, wanted, token=request.token)
+    except MissingFileError:
+        # No such tag: lerobot takes an older compatible one, or says that there is none.
+        return str(get_safe_version(request.repo_id, wanted, token=request.token))
+
+
+def _in_bucket(request: DatasetRequest, options: Options) -> DatasetPlace:
+    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # noqa: PLC0415
+
+    reader = _open(f"{BUCKET_URI}{request.repo_id}", request, options)
+    # Asks for access in our own words before lerobot does in its own.
+    if reader.stat_many(["meta/info.json"])["meta/info.json"].size < 0:
+        raise MissingFileError(
+            f"bucket {request.repo_id!r} holds no LeRobotDataset: it has no meta/info.json. Check repo_id."
+        )
+    meta = LeRobotDatasetMetadata(
+        request.repo_id,
+        None,
+        request.revision,
+        request.force_cache_sync,
+        repo_type="bucket",
+        token=request.token,
+    )
+    meta.rescale_depth_stats(request.depth_output_unit)
+    published = PublishedSidecars(request.repo_id, is_bucket=True, token=request.token)
+    if request.data_root is not None:
+        return DatasetPlace(
+            meta, "bucket", str(meta.revision), _open(request.data_root, request, options), None
+        )
+    return DatasetPlace(meta, "bucket", str(meta.revision), reader, published)
+
+
+def _open(place: str | Path, request: DatasetRequest, options: Options) -> RangeReader:
+    return open_reader(
+        place,
+        token=request.token,
+        storage_options=request.storage_options,
+        connections=options.connections,
+        subranges=options.native_http_subranges,
+    )
+
+
+def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_unit: str) -> Any:
+    """Loads lerobot's own metadata object from a local directory.
+
+    Args:
+        repo_id: Hub id or label of the dataset.
+        root: Local directory that holds `meta/`.
+        revision: Revision that the dataset is opened as.
+        depth_output_unit: "m" or "mm"; depth statistics are rescaled to it.
+
+    Returns:
+        `lerobot.datasets.LeRobotDatasetMetadata`.
+
+    Raises:
+        BackwardCompatibilityError: The dataset has format v2.1; lerobot's message names its converter.
+        MissingFileError: A metadata file is missing.
+        DatasetLayoutError: `meta/info.json` declares no episode.
+    """
+    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # noqa: PLC0415
+
+    _check_metadata_files(root)
+    meta = LeRobotDatasetMetadata(repo_id, root, revision)
+    meta.rescale_depth_stats(depth_output_unit)
+    return meta
+
+
+def _check_metadata_files(root: Path) -> None:
+    """Finds missing files before lerobot does, which would turn to the network for them."""
+    path = root / "meta" / "info.json"
+    if not path.is_file():
+        raise MissingFileError(f"{root} holds no LeRobotDataset: {path} does not exist. Check `root`.")
+    try:
+        info = json.loads(path.read_text())
+    except ValueError as error:
+        raise DatasetLayoutError(
+            f"{path} is no JSON: {error}. Restore it from the source of the dataset."
+        ) from error
+    if not str(info.get("codebase_version", "")).startswith("v3"):
+        return  # lerobot names the version and the converter.
+    if info.get("total_tasks", 0) > 0 and not (root / "meta" / "tasks.parquet").is_file():
+        raise MissingFileError(
+            f"{root / 'meta' / 'tasks.parquet'} does not exist, but meta/info.json says total_tasks="
+            f"{info['total_tasks']}. Restore it from the source of the dataset."
+        )
+    episode_files(root)
