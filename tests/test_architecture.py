@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "options", "plan", "items", "opening", "places", "progress", "stats", "stream", "worker")
     },
     "train": {"errors", "options", "plan", "dataset", "items"},
-    "cli": {"errors", "storage", "index", "episodes"},
+    "cli": {"errors", "options", "storage", "index", "episodes", "places"},
     "__init__": {"dataset"},
 }
 

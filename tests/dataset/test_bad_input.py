@@ -11,6 +11,7 @@ import pytest
 
 from lerobot_streaming import StreamingLeRobotDataset
 from lerobot_streaming.errors import (
+    AccessError,
     DatasetLayoutError,
     FrameTimestampError,
     MissingFileError,
@@ -61,8 +62,9 @@ def _open(root: Path, **arguments: Any) -> StreamingLeRobotDataset:
         ({"video_backend": "zzz"}, "video_backend must be one of .*got 'zzz'"),
         ({"depth_output_unit": "km"}, "depth_output_unit must be one of .*got 'km'"),
         ({"repo_type": "model"}, "repo_type must be one of .*got 'model'"),
-        ({"repo_type": "bucket"}, "streams from local directories only"),
-        ({"data_root": "s3://bucket/data"}, "streams from local directories only"),
+        ({"repo_type": "bucket"}, "streams from the bucket .* itself; leave out root"),
+        ({"data_root": "nope://bucket/data"}, "nope"),
+        ({"data_root": "hf://buckets/owner/bucket/folder"}, "folder of a bucket"),
         ({"storage_options": {"anon": True}}, "storage_options are for a data_root with a URL"),
         ({"on_error": "skip"}, "not available in this version"),
         ({"image_transforms": 3}, "image_transforms must be callable"),
@@ -102,8 +104,16 @@ def test_a_place_without_a_dataset_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match=r"info.json does not exist"):
         _open(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
-    with pytest.raises(OptionError, match=r"'nobody/nothing' is not in .*pass its directory as `root`"):
+    with pytest.raises(MissingFileError, match=r"'nothing' is no dataset .*pass .* directory as `root`"):
+        StreamingLeRobotDataset("nothing")
+    with pytest.raises(AccessError, match=r"HF_HUB_OFFLINE is set.*pass its directory as root"):
         StreamingLeRobotDataset("nobody/nothing")
+    with pytest.raises(OptionError, match="must be a local directory"):
+        _open("s3://bucket/data")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="both must name the same bucket"):
+        StreamingLeRobotDataset("owner/name", "hf://buckets/owner/bucket")
+    with pytest.raises(OptionError, match="folder of a bucket"):
+        StreamingLeRobotDataset("owner/bucket", "hf://buckets/owner/bucket/folder")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -28,9 +28,13 @@ from lerobot_streaming.index import (
 from lerobot_streaming.index import builder as builder_module
 from lerobot_streaming.index.lock import lock_path, sidecar_lock
 from lerobot_streaming.index.partial import PartialIndex
+from lerobot_streaming.index.published import PublishedSidecars
 from lerobot_streaming.storage.base import FileStat, RangeReader
 from lerobot_streaming.storage.local import LocalReader
 from tests.index.videos import video
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAMES = ("h264 b-frames", "h264 faststart", "h264 all-intra")
 
@@ -230,27 +234,44 @@ def test_a_failing_network_is_no_failing_cache(data: Data) -> None:
         data.resolve()
 
 
-def test_a_published_file_is_installed_after_validation(data: Data, tmp_path: Path) -> None:
-    published = tmp_path / "published.npz"
-    build_sidecar(published, data.identity, data.files, data.reader)
-    calls: list[Path] = []
+class Published(PublishedSidecars):
+    """Stands for a store that has the bytes of one sidecar, or none."""
 
-    def fetch(temporary: Path) -> bool:
-        calls.append(temporary)
-        temporary.write_bytes(published.read_bytes())
+    content: ClassVar[bytes | None] = None
+    targets: ClassVar[tuple[Path, ...]] = ()
+
+    def fetch(self, identity: SidecarIdentity, files: Mapping[str, int], target: Path) -> bool:
+        assert identity.repo_id
+        assert files
+        Published.targets += (target,)
+        if Published.content is None:
+            return False
+        target.write_bytes(Published.content)
         return True
 
+
+@pytest.mark.parametrize("lazy_above", [0, 100])
+def test_a_published_file_is_installed_after_validation(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lazy_above: int
+) -> None:
+    made = tmp_path / "published.npz"
+    build_sidecar(made, data.identity, data.files, data.reader)
+    published = Published("owner/name", is_bucket=False)
+    options: dict[str, Any] = {"published": published, "lazy_above": lazy_above}
     reader = Counting(data.reader)
     data.reader = reader  # type: ignore[assignment]
-    assert data.resolve(fetch_published=fetch).files == data.files
+    monkeypatch.setattr(Published, "content", made.read_bytes())
+    monkeypatch.setattr(Published, "targets", ())
+    assert not isinstance(data.resolve(**options), PartialIndex)
     assert reader.reads == 0
-    assert calls[0].parent == data.path.parent
-    data.path.unlink()
-    published.write_bytes(published.read_bytes()[:500])
-    assert data.resolve(fetch_published=fetch).files == data.files
-    assert reader.reads > 0
-    data.path.unlink()
-    assert data.resolve(fetch_published=lambda temporary: temporary.exists()).files == data.files
+    assert Published.targets[0].parent == data.path.parent
+    for content in (made.read_bytes()[:500], None):
+        data.path.unlink()
+        monkeypatch.setattr(Published, "content", content)
+        assert isinstance(data.resolve(**options), PartialIndex) == (lazy_above == 0)
+        assert data.path.exists() == (lazy_above > 0)
+        assert data.left_over() == []
+        data.path.touch()
 
 
 # Real processes

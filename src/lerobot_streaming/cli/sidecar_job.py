@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from lerobot_streaming.cli.publish import check_publishable, publish
 from lerobot_streaming.episodes.layout import check_episode_selection, dataset_video_files, load_layout
-from lerobot_streaming.errors import MissingFileError, OptionError, StreamingError
-from lerobot_streaming.index.builder import index_files, stat_files
+from lerobot_streaming.errors import OptionError, StreamingError
+from lerobot_streaming.index.builder import index_files
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.lock import sidecar_lock
 from lerobot_streaming.index.merge import merge_sidecars
 from lerobot_streaming.index.resolve import IndexRequest, install, make_sidecar
+from lerobot_streaming.options import Options
+from lerobot_streaming.places import DatasetRequest, find_dataset
 from lerobot_streaming.storage.counted import CountedReader
-from lerobot_streaming.storage.local import LocalReader
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lerobot_streaming.places import DatasetPlace
+    from lerobot_streaming.storage.base import RangeReader
 
 _LOCK_TIMEOUT_S = 1800.0
 
@@ -31,12 +35,14 @@ class _Job:
     """What is to be done.
 
     Attributes:
+        place: Where the dataset was found.
         request: The files, their identity, and where they are read from.
         num_episodes: Episodes that the files belong to.
         output: Where to write.
         max_moov_bytes: Largest `moov` box in bytes that is read.
     """
 
+    place: DatasetPlace
     request: IndexRequest
     num_episodes: int
     output: Path
@@ -62,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         job = _find_job(options, count)
         files = _write(job, options)
+        published = publish(job.place, job.request.identity, job.output) if options.push else None
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -69,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"wrote {job.output}")
+    if published is not None:
+        print(f"published {published}")
     print(
         f"{job.num_episodes} episodes, {len(files)} video files, {num_bytes / 2**20:.2f} MiB read, "
         f"{perf_counter() - begin:.1f} s"
@@ -76,26 +85,35 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find_job(options: argparse.Namespace, count: Any) -> _Job:
+def _find_job(options: argparse.Namespace, count: Callable[[int], None]) -> _Job:
+    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
+
+    _check_push(options)
+    place = find_dataset(
+        DatasetRequest(
+            options.repo_id,
+            root=options.root if options.root is None else _local(options.root),
+            data_root=options.data_root,
+            revision=options.revision,
+            repo_type=options.repo_type,
+            token=None,
+            storage_options=None,
+            force_cache_sync=False,
+            depth_output_unit="mm",
+        ),
+        Options(max_num_shards=options.workers),
+    )
     if options.push:
-        raise OptionError(
-            "--push publishes the sidecar of a pinned Hub dataset; a local or unpinned root has no place on "
-            "the Hub. Nothing was built."
-        )
-    root = _metadata_root(options)
-    reader = CountedReader(_reader(options, root), count)
-    info = _load_info(root)
-    paths, num_episodes = _video_paths(root, info, options.episodes)
-    stats = stat_files(paths, reader, workers=options.workers)
+        check_publishable(place, options.repo_id)
+    reader = CountedReader(_reader(options, place), count)
+    paths, num_episodes = _video_paths(place.meta, options.episodes)
+    stats = reader.stat_many(paths, look_ups=options.workers)
     if any(stat.size < 0 for stat in stats.values()):
         # Reads the others too, so that one pass lists all bad files.
         list(index_files({path: stat.size for path, stat in stats.items()}, reader, workers=options.workers))
     prints = {path: stat.fingerprint for path, stat in stats.items() if stat.fingerprint is not None}
-    identity = SidecarIdentity(options.repo_id, _revision(options), reader.root, prints)
-    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
-
     request = IndexRequest(
-        identity=identity,
+        identity=SidecarIdentity(options.repo_id, place.revision, reader.root, prints),
         files={path: stat.size for path, stat in stats.items()},
         reader=reader,
         lerobot_home=Path(HF_LEROBOT_HOME),
@@ -110,58 +128,47 @@ def _find_job(options: argparse.Namespace, count: Any) -> _Job:
         )
     if options.output is not None:
         output = Path(options.output).expanduser().absolute()
-    return _Job(request, num_episodes, output, int(options.max_probe_mb * 2**20))
+    return _Job(place, request, num_episodes, output, int(options.max_probe_mb * 2**20))
 
 
-def _metadata_root(options: argparse.Namespace) -> Path:
-    from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
-
-    root = (
-        Path(HF_LEROBOT_HOME) / options.repo_id if options.root is None else Path(options.root).expanduser()
-    )
-    if not (root / "meta" / "info.json").is_file():
-        raise MissingFileError(
-            f"{root} holds no LeRobotDataset: {root / 'meta' / 'info.json'} does not exist. Give the "
-            "directory of the dataset, or of a copy of its metadata, with --root."
-        )
-    return root
+def _local(root: str) -> str | Path:
+    return root if "://" in root else Path(root).expanduser()
 
 
-def _reader(options: argparse.Namespace, root: Path) -> LocalReader:
-    return LocalReader(Path(options.data_root if options.data_root is not None else root).absolute())
+def _check_push(options: argparse.Namespace) -> None:
+    if not options.push:
+        return
+    for name in ("episodes", "num_shards", "data_root"):
+        if getattr(options, name) is not None:
+            raise OptionError(
+                f"--push publishes the complete sidecar of the dataset as it lies on the Hub; leave out "
+                f"--{name.replace('_', '-')}. Nothing was built."
+            )
 
 
-def _revision(options: argparse.Namespace) -> str:
-    from lerobot.datasets.dataset_metadata import CODEBASE_VERSION  # noqa: PLC0415
+def _reader(options: argparse.Namespace, place: DatasetPlace) -> RangeReader:
+    if options.range_backend == "fsspec" and place.reader.root.startswith("hf://"):
+        from lerobot_streaming.storage.fsspec_reader import FsspecReader  # noqa: PLC0415 - heavy
 
-    return str(options.revision or CODEBASE_VERSION)
-
-
-def _load_info(root: Path) -> dict[str, Any]:
-    path = root / "meta" / "info.json"
-    try:
-        info = json.loads(path.read_text())
-        for name in ("features", "fps", "total_episodes", "total_frames", "data_path"):
-            info[name]
-    except (ValueError, KeyError, TypeError) as error:
-        raise MissingFileError(f"{path} is no metadata of a LeRobotDataset v3: {error!r}") from error
-    return dict(info)
+        return FsspecReader(place.reader.root, connections=options.workers)
+    return place.reader
 
 
-def _video_paths(root: Path, info: Mapping[str, Any], episodes: str | None) -> tuple[Sequence[str], int]:
+def _video_paths(meta: Any, episodes: str | None) -> tuple[Sequence[str], int]:
     """Gives the video files and the number of episodes."""
-    total = int(info["total_episodes"])
+    root, total = Path(meta.root), int(meta.total_episodes)
+    features = {key: dict(feature) for key, feature in meta.features.items()}
     if episodes is None:
-        paths = dataset_video_files(root, info["features"], info.get("video_path"))
+        paths = dataset_video_files(root, features, meta.video_path)
     else:
         layout = load_layout(
             root,
-            features=info["features"],
-            fps=info["fps"],
+            features=features,
+            fps=meta.fps,
             total_episodes=total,
-            total_frames=info["total_frames"],
-            data_template=info["data_path"],
-            video_template=info.get("video_path"),
+            total_frames=meta.total_frames,
+            data_template=meta.data_path,
+            video_template=meta.video_path,
             episodes=check_episode_selection(parse_episodes(episodes, total), total),
         )
         total = layout.num_episodes
