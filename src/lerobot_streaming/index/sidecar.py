@@ -17,7 +17,7 @@ from lerobot_streaming.index.npz import NpzArchive
 from lerobot_streaming.index.tables import SampleTable, SourceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -123,15 +123,26 @@ class Sidecar:
             source = self._sources.setdefault(path, self._load(path))
         return source
 
+    def read_all(self) -> Iterator[SourceFile]:
+        """Reads and validates the table of every file, keeping none of them.
+
+        Yields:
+            The indexed files, in stored order.
+
+        Raises:
+            SidecarError: An array is missing, damaged, or not inside its file.
+        """
+        for path in self._entries:
+            yield self._sources.get(path) or self._load(path)
+
     def validate(self) -> None:
         """Reads and checks the arrays of every file, keeping none of them.
 
         Raises:
             SidecarError: An array is missing, damaged, or not inside its file.
         """
-        for path in self._entries:
-            if path not in self._sources:
-                self._load(path)
+        for _ in self.read_all():
+            pass
 
     def close(self) -> None:
         """Closes the archive; tables that were read stay usable."""
