@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lerobot_streaming.index import FrameIndex, SampleTable, codec_extradata, coded_size
-from tests.index.videos import LIBAV_FORMS, index, video
+from lerobot_streaming.index import spans as spans_module
+from tests.index.random_tables import make_source, mapped, source_files
+from tests.index.reference_spans import ReferenceFrameIndex
+from tests.index.videos import EDITED, LIBAV_FORMS, index, video
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from lerobot_streaming.index import SourceFile
 
 
 def table(pts: list[float], sync: list[int]) -> SampleTable:
@@ -122,3 +128,97 @@ def test_leading_pictures_start_one_sync_sample_earlier(name: str) -> None:
         np.searchsorted(samples.sync_samples[:], np.arange(samples.num_samples), "right") - 1
     ]
     assert (starts < plain).any()
+
+
+def wanted_times(source: SourceFile, random: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Times at, between and beyond the samples, in runs and scattered."""
+    pts = np.sort(source.samples.pts_seconds[:])
+    places = random.integers(0, len(pts), count)
+    middles = pts[places] / 2 + pts[np.minimum(places + 1, len(pts) - 1)] / 2
+    run = pts[0] + np.arange(count) / 30
+    ends = pts[-1] + np.arange(count) / 30
+    return np.concatenate((pts[places], middles, run, ends, pts[:count], [pts[0] - 1e9, pts[-1] + 1e9]))
+
+
+def check_look_ups(source: SourceFile, table: SampleTable, times: NDArray[np.float64]) -> None:
+    reference, frames = ReferenceFrameIndex(source.samples), FrameIndex(table)
+    assert frames.num_samples == source.samples.num_samples
+    assert frames.first_pts_seconds == source.samples.pts_seconds[:].min()
+    assert frames.last_pts_seconds == source.samples.pts_seconds[:].max()
+    samples = reference.sample_at(times)
+    assert frames.sample_at(times).tolist() == samples.tolist()
+    for k in range(min(len(times), 8)):
+        assert frames.sample_at(times[k : k + 1]).tolist() == samples[k : k + 1].tolist()
+    assert frames.sync_for(samples).tolist() == reference.sync_for(samples).tolist()
+    assert frames.decode_span(samples) == reference.decode_span(samples)
+
+
+@settings(max_examples=200, deadline=None)
+@given(source_files(), st.integers(0, 1 << 30))
+def test_look_ups_are_the_same_on_arrays_and_on_columns(source: SourceFile, seed: int) -> None:
+    times = wanted_times(source, np.random.default_rng(seed), 20)
+    check_look_ups(source, source.samples, times)
+    check_look_ups(source, mapped(source).samples, times)
+
+
+@settings(max_examples=100, deadline=None)
+@given(source_files(), st.integers(0, 1 << 30))
+def test_scattered_times_of_long_columns_are_found_without_computing_them_all(
+    source: SourceFile, seed: int
+) -> None:
+    times = wanted_times(source, np.random.default_rng(seed), 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans_module, "_WINDOW", 1)
+        patch.setattr(spans_module, "_STRIDE", 4)
+        check_look_ups(source, mapped(source).samples, times)
+
+
+@pytest.mark.parametrize("name", [*LIBAV_FORMS, *EDITED])
+def test_look_ups_on_columns_of_real_files(name: str) -> None:
+    source = index(EDITED[name]() if name in EDITED else video(name))
+    times = wanted_times(source, np.random.default_rng(0), 30)
+    check_look_ups(source, mapped(source).samples, times)
+
+
+@settings(max_examples=100, deadline=None)
+@given(source_files(max_samples=200), st.integers(0, 1 << 30), st.integers(1, 12))
+def test_spans_of_groups_are_those_of_each_group(source: SourceFile, seed: int, groups: int) -> None:
+    random = np.random.default_rng(seed)
+    times = random.permutation(wanted_times(source, random, 10))
+    starts = np.sort(random.choice(len(times), groups, replace=False))
+    for table in (source.samples, mapped(source).samples):
+        frames = FrameIndex(table)
+        first, last = frames.decode_spans(times, starts)
+        assert first.dtype == last.dtype == np.dtype(np.int64)
+        bounds = [*starts.tolist(), len(times)]
+        expected = [frames.decode_span(frames.sample_at(times[begin:end])) for begin, end in pairwise(bounds)]
+        assert list(zip(first.tolist(), last.tolist(), strict=True)) == expected
+
+
+def test_empty_groups_are_refused_and_no_groups_are_none() -> None:
+    frames = FrameIndex(make_source(0, 10).samples)
+    first, last = frames.decode_spans(np.empty(0), np.empty(0, np.int64))
+    assert (len(first), len(last), len(frames.sample_at(np.empty(0)))) == (0, 0, 0)
+    for starts in ([0, 0], [2, 1], [5], [0, 5], [-1, 2]):
+        with pytest.raises(ValueError, match="group"):
+            frames.decode_spans(np.zeros(5), np.array(starts))
+
+
+def test_a_time_that_is_no_number_disturbs_no_other() -> None:
+    source = make_source(0, 2000)
+    times = np.append(source.samples.pts_seconds[:], np.nan)
+    for table in (source.samples, mapped(source).samples):
+        assert FrameIndex(table).sample_at(times)[:-1].tolist() == list(range(2000))
+
+
+def test_a_frame_index_on_columns_keeps_little() -> None:
+    source = make_source(0, 60_000, composition="b-frames", durations="jitter")
+    frames = FrameIndex(mapped(source).samples)
+    frames.decode_spans(source.samples.pts_seconds[:], np.arange(0, 60_000, 300))
+    kept = [
+        value.nbytes
+        for part in (frames, frames._shown)
+        for value in vars(part).values()
+        if isinstance(value, np.ndarray)
+    ]
+    assert sum(kept) <= 60_000 * 8 / 128 + 8
