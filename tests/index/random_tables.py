@@ -155,7 +155,7 @@ def source_files(draw: st.DrawFn, max_samples: int = 700) -> SourceFile:
 def mapped(source: SourceFile) -> SourceFile:
     """Gives the table as a mapped index would, without a file."""
     record, data = encoded(source)
-    samples, description_index = read_samples(record, np.frombuffer(data, np.uint8))
+    samples, description_index = read_samples(layout.fields_of(record), np.frombuffer(data, np.uint8))
     return dataclasses.replace(source, samples=samples, description_index=description_index)
 
 

@@ -8,6 +8,7 @@ import pickle
 import re
 import signal
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +38,6 @@ from tests.index.random_tables import assert_equal, make_source, source_files
 from tests.index.videos import EDITED, LIBAV_FORMS, encode, index, video
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lerobot_streaming.index.sample_index import SampleIndex
 
 
@@ -181,6 +180,15 @@ def test_it_is_derived_again_when_it_is_gone_before_it_is_unpickled(
     path.unlink()
     with pytest.raises(SidecarError, match="cannot open sidecar"):
         pickle.loads(pickled)
+
+
+def test_relative_paths_are_resolved_before_they_travel(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(opened(path.relative_to(tmp_path), Path()))
+    monkeypatch.chdir("/")
+    check_equal(pickle.loads(pickled), open_sidecar(path))
 
 
 def _child(mapped: MappedIndex, queue: Any) -> None:
@@ -332,16 +340,17 @@ def test_a_hostile_directory_reads_nothing_outside_the_file(
         return
     # Whatever passed the checks can be read without a fault, right or wrong.
     part = mapped_module._Content(memoryview(content), header, records)
-    part.text(header["identity"])
-    for record in records:
+    part.text(header["identity"].item())
+    for record in map(layout.fields_of, records):
         for name in layout.TEXTS:
-            part.text(record[name])
-        start, length = int(record["data_place"]), int(record["data_size"])
+            place, size = record[name]
+            assert len(part.text((place, size))) == size
+        start, length = record["data_place"], record["data_size"]
         view = np.frombuffer(content, np.uint8)[start : start + length]
         assert len(view) == length
         for name in layout.COLUMNS:
             column = _dense(record, view, name)
-            assert column is None or len(column) == record[name]["count"]
+            assert column is None or len(column) == record[name][2]
 
 
 def test_a_damaged_file_is_reported_and_derived_anew(

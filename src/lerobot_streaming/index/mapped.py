@@ -60,9 +60,18 @@ class _Content:
     header: Any
     records: NDArray[Any]
 
-    def text(self, text: Any) -> bytes:
-        place = int(text["place"])
-        return bytes(self.view[place : place + int(text["size"])])
+    def text(self, text: tuple[int, int]) -> bytes:
+        place, size = text
+        return bytes(self.view[place : place + size])
+
+    def make_header(self, record: Mapping[str, Any]) -> Mp4Header:
+        return Mp4Header(
+            ftyp=self.text(record["ftyp"]),
+            faststart=bool(record["faststart"]),
+            codec=self.text(record["codec"]).decode("utf-8", "surrogatepass"),
+            stsd_body=self.text(record["stsd_body"]),
+            **{name: record[name] for name in layout.HEADER_NUMBERS},
+        )
 
 
 class MappedIndex:
@@ -102,7 +111,7 @@ class MappedIndex:
     def identity(self) -> SidecarIdentity:
         """What the index belongs to."""
         content = self._open()
-        return SidecarIdentity(**json.loads(content.text(content.header["identity"])))
+        return SidecarIdentity(**json.loads(content.text(content.header["identity"].item())))
 
     @cached_property
     def files(self) -> Mapping[str, int]:
@@ -134,14 +143,7 @@ class MappedIndex:
             SidecarError: The file is not indexed, or the index is closed.
         """
         content = self._open()
-        record = content.records[self._number(path)]
-        return Mp4Header(
-            ftyp=content.text(record["ftyp"]),
-            faststart=bool(record["faststart"]),
-            codec=content.text(record["codec"]).decode("utf-8", "surrogatepass"),
-            stsd_body=content.text(record["stsd_body"]),
-            **{name: int(record[name]) for name in layout.HEADER_NUMBERS},
-        )
+        return content.make_header(layout.fields_of(content.records[self._number(path)]))
 
     def source(self, path: str) -> SourceFile:
         """Gives a file's header and sample table; made and checked the first time, then kept.
@@ -187,9 +189,9 @@ class MappedIndex:
 
     def _load(self, path: str) -> SourceFile:
         content = self._open()
-        record = content.records[self._number(path)]
-        place = int(record["data_place"])
-        data = content.view[place : place + int(record["data_size"])]
+        record = layout.fields_of(content.records[self._number(path)])
+        place = record["data_place"]
+        data = content.view[place : place + record["data_size"]]
         if zlib.crc32(data) != record["data_checksum"]:
             # The next start derives it anew.
             with contextlib.suppress(OSError):
@@ -199,7 +201,7 @@ class MappedIndex:
                 "removed and will be made anew at the next start; check the disk if this happens again"
             )
         samples, description_index = read_samples(record, np.frombuffer(data, np.uint8))
-        return SourceFile(path, int(record["size"]), self.header(path), samples, description_index)
+        return SourceFile(path, record["size"], content.make_header(record), samples, description_index)
 
 
 def open_mapped(sidecar_path: Path, lerobot_home: Path, *, lock_timeout_s: float) -> MappedIndex:
@@ -222,6 +224,8 @@ def open_mapped(sidecar_path: Path, lerobot_home: Path, *, lock_timeout_s: float
         OSError: The index cannot be written or mapped, for instance because the directory is read-only; the
             sidecar itself still serves.
     """
+    # Another working directory may be current where it is unpickled.
+    sidecar_path, lerobot_home = sidecar_path.absolute(), lerobot_home.absolute()
     key = generations.content_key(sidecar_path)
     origin = _Origin(sidecar_path, lerobot_home, lock_timeout_s, key)
     found = _open_existing(origin)
@@ -303,7 +307,9 @@ def _reopen(origin: _Origin) -> MappedIndex:
         if found is not None:
             return found
         if generations.content_key(origin.sidecar) == origin.key:
-            return open_mapped(origin.sidecar, origin.lerobot_home, lock_timeout_s=origin.lock_timeout_s)
+            found = open_mapped(origin.sidecar, origin.lerobot_home, lock_timeout_s=origin.lock_timeout_s)
+            if found.path == origin.path:
+                return found
     except OSError as error:
         if isinstance(error, StreamingError):
             raise

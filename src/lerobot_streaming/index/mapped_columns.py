@@ -20,25 +20,29 @@ from lerobot_streaming.index.columns import (
 from lerobot_streaming.index.tables import SampleTable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 
-def read_samples(record: Any, data: NDArray[np.uint8]) -> tuple[SampleTable, NDArray[np.int32] | None]:
+def read_samples(
+    record: Mapping[str, Any], data: NDArray[np.uint8]
+) -> tuple[SampleTable, NDArray[np.int32] | None]:
     """Makes the columns of one source file: views of the data and a few numbers, nothing is copied.
 
     Args:
-        record: One RECORD that was checked.
+        record: The fields of a RECORD that was checked, as `fields_of` gives them.
         data: uint8 (data_size). The file's part of the mapping.
 
     Returns:
         (the sample table, int32 (n) 1-based sample entry of each sample or None when all use the first).
     """
-    count = int(record["num_samples"])
+    count = record["num_samples"]
     sizes, composition = _integers(record, data, "sizes"), _integers(record, data, "composition_offsets")
     offsets, anchors = _integers(record, data, "offsets"), _dense(record, data, "anchors")
     if anchors is not None and isinstance(offsets, DenseColumn):
         offsets = OffsetColumn(sizes, anchors, offsets.stored)
-    ticks = TickColumn(int(record["slope"]), _dense(record, data, "residual"), count)
+    ticks = TickColumn(record["slope"], _dense(record, data, "residual"), count)
     durations, order = _dense(record, data, "durations"), _dense(record, data, "order")
     pts = _dense(record, data, "pts_seconds")
     times: Column[np.float64]
@@ -46,17 +50,17 @@ def read_samples(record: Any, data: NDArray[np.uint8]) -> tuple[SampleTable, NDA
         times = SecondsColumn(
             ticks,
             composition,
-            scale=int(record["scale"]),
-            shift=int(record["shift"]),
-            divisor=int(record["divisor"]),
-            edit=float(record["edit"]),
+            scale=record["scale"],
+            shift=record["shift"],
+            divisor=record["divisor"],
+            edit=record["edit"],
         )
     else:
         times = DenseColumn(pts, np.float64)
     samples = SampleTable(
         pts_seconds=TimeColumn(times, None if order is None else DenseColumn(order, np.int64)),
         durations=(
-            DurationColumn(ticks, int(record["last_duration"]))
+            DurationColumn(ticks, record["last_duration"])
             if durations is None
             else DenseColumn(durations, np.int64)
         ),
@@ -68,17 +72,17 @@ def read_samples(record: Any, data: NDArray[np.uint8]) -> tuple[SampleTable, NDA
     return samples, _dense(record, data, "description_index")
 
 
-def _dense(record: Any, data: NDArray[np.uint8], name: str) -> NDArray[Any] | None:
-    column = record[name]
-    if column["kind"] not in {layout.DENSE, layout.ANCHORED}:
+def _dense(record: Mapping[str, Any], data: NDArray[np.uint8], name: str) -> NDArray[Any] | None:
+    kind, code, count, place, _ = record[name]
+    if kind not in {layout.DENSE, layout.ANCHORED}:
         return None
-    dtype, place = layout.TYPES[column["code"]], int(column["place"])
-    stored: NDArray[Any] = data[place : place + int(column["count"]) * dtype.itemsize].view(dtype)
+    dtype = layout.TYPES[code]
+    stored: NDArray[Any] = data[place : place + count * dtype.itemsize].view(dtype)
     return stored
 
 
-def _integers(record: Any, data: NDArray[np.uint8], name: str) -> Column[np.int64]:
+def _integers(record: Mapping[str, Any], data: NDArray[np.uint8], name: str) -> Column[np.int64]:
     stored = _dense(record, data, name)
     if stored is None:
-        return ConstantColumn(int(record[name]["value"]), int(record["num_samples"]))
+        return ConstantColumn(record[name][-1], record["num_samples"])
     return DenseColumn(stored, np.int64)

@@ -173,6 +173,18 @@ def read_directory(data: memoryview) -> tuple[Any, NDArray[Any]]:
     return header, records
 
 
+def fields_of(record: Any) -> dict[str, Any]:
+    """Takes a record apart at once, which is much cheaper than field by field.
+
+    Args:
+        record: One RECORD.
+
+    Returns:
+        Field -> number; a text -> (place, size); a column -> (kind, code, count, place, value).
+    """
+    return dict(zip(RECORD.names or (), record.item(), strict=True))
+
+
 def _inside(place: Any, size: Any, limit: Any) -> Any:
     """True where `place` and `size`, both unsigned, stay inside `limit`; no sum can overflow."""
     return (place <= limit) & (size <= np.maximum(limit, place) - place)
