@@ -16,6 +16,8 @@ against map-style LeRobot (`except ValueError`, `except FileNotFoundError`) keep
     ├── SidecarError (ValueError)            an index file that does not hold what it must
     │   └── SidecarLockTimeoutError (TimeoutError)
     ├── FetchError (OSError)                 bytes that could not be read as planned
+    │   ├── AccessError (PermissionError)    storage refuses: no right, no credentials, no such repository
+    │   └── ChangedFileError                 a file is not the one it was when it was first looked up
     ├── FrameTimestampError (ValueError)     no frame near enough to the wanted time
     ├── DecodeError (RuntimeError)           libav could not give the wanted frame
     │   └── DecodeStallError (TimeoutError)  a decode that does not return
@@ -75,6 +77,14 @@ class SidecarLockTimeoutError(SidecarError, TimeoutError):
 
 class FetchError(StreamingError, OSError):
     """Bytes could not be read from storage as planned (short read, changed file, ...)."""
+
+
+class AccessError(FetchError, PermissionError):
+    """Storage refuses: credentials are missing or wrong, or what they open does not exist."""
+
+
+class ChangedFileError(FetchError):
+    """A file was replaced while the run was reading it."""
 
 
 class FrameTimestampError(StreamingError, ValueError):

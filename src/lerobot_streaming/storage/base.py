@@ -8,8 +8,16 @@ network fault can be injected in one place.
 from __future__ import annotations
 
 from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from lerobot_streaming.errors import FetchError, MissingFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+DEFAULT_LOOK_UPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +25,7 @@ class FileStat:
     """What storage says about one file without reading it.
 
     Attributes:
-        size: The file's size in bytes.
+        size: The file's size in bytes; -1 in an answer of `stat_many` for a file that does not exist.
         fingerprint: Text that changes when the content changes (mtime and size of a local file, a content
             hash, an ETag), or None when the store has no such thing or the root itself pins the content.
     """
@@ -56,6 +64,31 @@ class RangeReader(Protocol):
         """
         ...
 
+    def stat_many(self, paths: Iterable[str], *, look_ups: int = DEFAULT_LOOK_UPS) -> dict[str, FileStat]:
+        """Looks many files up, in as few requests as the store allows.
+
+        Args:
+            paths: POSIX paths relative to the root.
+            look_ups: Requests at a time, where each file needs its own; at least 1.
+
+        Returns:
+            Path -> size and fingerprint, in the order of `paths`. A missing file has the size -1, so that a
+            caller can list it together with all other bad files.
+
+        Raises:
+            FetchError: Storage could not be asked.
+        """
+
+        def look_up(path: str) -> FileStat:
+            try:
+                return self.stat(path)
+            except MissingFileError:
+                return FileStat(-1, None)
+
+        wanted = list(dict.fromkeys(paths))
+        with ThreadPoolExecutor(look_ups, thread_name_prefix="stat") as pool:
+            return dict(zip(wanted, pool.map(look_up, wanted), strict=True))
+
     @abstractmethod
     def read_into(self, path: str, offset: int, view: memoryview) -> None:
         """Fills a buffer from one byte range, without an intermediate copy where storage allows that.
@@ -90,7 +123,51 @@ class RangeReader(Protocol):
         self.read_into(path, offset, memoryview(buffer))
         return bytes(buffer)
 
+    def watch_retries(self, on_retry: Callable[[], None] | None) -> None:  # noqa: ARG002 - few stores retry
+        """Sets what counts the retries in this process; it is not pickled along.
+
+        Args:
+            on_retry: Called, from any thread, before each further attempt at something; None stops counting.
+        """
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Gives connections and descriptors back. Reading afterwards opens them again."""
         ...
+
+
+def check_path(path: str, root: str) -> str:
+    """Checks that a path stays below its root.
+
+    Args:
+        path: The path that a caller asks for.
+        root: The root, for the message.
+
+    Returns:
+        The path.
+
+    Raises:
+        FetchError: The path is empty, absolute, or has a `..` or a NUL.
+    """
+    if not path or path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise FetchError(
+            f"path {path!r} is not a relative path below '{root}'; paths must be POSIX, relative to the data "
+            "root and free of '..'"
+        )
+    return path
+
+
+def check_offset(path: str, root: str, offset: int) -> None:
+    """Checks the first byte of a range.
+
+    Args:
+        path: The file, for the message.
+        root: Its root, for the message.
+        offset: First byte of the range.
+
+    Raises:
+        FetchError: The offset is negative.
+    """
+    if offset < 0:
+        raise FetchError(f"cannot read '{path}' below '{root}' at the negative offset {offset}")

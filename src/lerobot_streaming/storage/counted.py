@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lerobot_streaming.storage.base import FileStat, RangeReader
+from lerobot_streaming.storage.base import DEFAULT_LOOK_UPS, FileStat, RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class CountedReader(RangeReader):
@@ -32,10 +32,18 @@ class CountedReader(RangeReader):
         """Looks one file up with the wrapped reader."""
         return self._reader.stat(path)
 
+    def stat_many(self, paths: Iterable[str], *, look_ups: int = DEFAULT_LOOK_UPS) -> dict[str, FileStat]:
+        """Looks many files up with the wrapped reader."""
+        return self._reader.stat_many(paths, look_ups=look_ups)
+
     def read_into(self, path: str, offset: int, view: memoryview) -> None:
         """Reads with the wrapped reader and reports the bytes."""
         self._reader.read_into(path, offset, view)
         self._report(view.nbytes)
+
+    def watch_retries(self, on_retry: Callable[[], None] | None) -> None:
+        """Has the wrapped reader report its retries."""
+        self._reader.watch_retries(on_retry)
 
     def close(self) -> None:
         """Closes the wrapped reader."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat as stat_module
 import threading
-import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lerobot_streaming.errors import FetchError, MissingFileError
-from lerobot_streaming.storage.base import FileStat, RangeReader
+from lerobot_streaming.storage.base import FileStat, RangeReader, check_offset, check_path
+from lerobot_streaming.storage.forking import renew_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ class LocalReader(RangeReader):
         self._max_open_files = max_open_files
         self._lock = threading.Lock()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
-        _READERS.add(self)
+        renew_in_children(self)
 
     @property
     def root(self) -> str:
@@ -98,8 +98,7 @@ class LocalReader(RangeReader):
         """
         target = view.cast("B") if view.nbytes else memoryview(bytearray())
         wanted = target.nbytes
-        if offset < 0:
-            raise FetchError(f"cannot read '{path}' below '{self.root}' at the negative offset {offset}")
+        check_offset(path, self.root, offset)
         got = 0
         with self._descriptor(path) as fd:
             # One system call moves at most about 2 GiB, and may move less.
@@ -134,7 +133,7 @@ class LocalReader(RangeReader):
         self._max_open_files = state["max_open_files"]
         self._lock = threading.Lock()
         self._handles = OrderedDict()
-        _READERS.add(self)
+        renew_in_children(self)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         """Closes what is still open when the reader is collected, be it while the interpreter ends."""
@@ -143,14 +142,8 @@ class LocalReader(RangeReader):
             _close(handle.fd)
 
     def _locate(self, path: str) -> Path:
-        parts = path.split("/")
         # Symbolic links are followed on purpose: the Hub's cache is made of links that leave the snapshot.
-        if not path or path.startswith("/") or "\0" in path or ".." in parts:
-            raise FetchError(
-                f"path {path!r} is not a relative path below '{self.root}'; paths must be POSIX, relative to "
-                "the data root and free of '..'"
-            )
-        return self._root / path
+        return self._root / check_path(path, self.root)
 
     def _missing(self, path: str) -> MissingFileError:
         return MissingFileError(
@@ -210,7 +203,8 @@ class LocalReader(RangeReader):
         else:
             os.close(handle.fd)
 
-    def _after_fork(self) -> None:
+    def renew_after_fork(self) -> None:
+        """Gives a forked child a lock of its own and closes its copies of the descriptors."""
         # Another thread of the parent may have held the lock; in the child nobody would ever release it. The
         # parent's reads do not exist here either, so the inherited copies of its descriptors are free to
         # close.
@@ -218,14 +212,3 @@ class LocalReader(RangeReader):
         handles, self._handles = self._handles, OrderedDict()
         for handle in handles.values():
             os.close(handle.fd)
-
-
-_READERS: weakref.WeakSet[LocalReader] = weakref.WeakSet()
-
-
-def _reset_readers_after_fork() -> None:
-    for reader in list(_READERS):
-        reader._after_fork()  # noqa: SLF001 - the module's own class
-
-
-os.register_at_fork(after_in_child=_reset_readers_after_fork)
