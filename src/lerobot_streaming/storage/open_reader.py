@@ -50,8 +50,8 @@ def open_reader(
         The reader.
 
     Raises:
-        OptionError: The location is of no form that can be read, its package is missing, or a number is out of
-            range.
+        OptionError: The location is of no form that can be read, its package is missing, or a number is out
+            of range.
         MissingFileError: A Hub dataset has no such revision.
         AccessError: The Hub refuses the dataset.
         FetchError: The Hub could not be asked for the commit.
@@ -150,8 +150,8 @@ def parse_dataset(location: str) -> tuple[str, str | None]:
     """Takes a dataset's URL apart.
 
     Args:
-        location: `hf://datasets/OWNER/NAME` or `hf://datasets/OWNER/NAME@REVISION`; a `/` in the revision may be
-            written `%2F`.
+        location: `hf://datasets/OWNER/NAME` or `hf://datasets/OWNER/NAME@REVISION`; a `/` in the revision
+            may be written `%2F`.
 
     Returns:
         "OWNER/NAME" and the revision, None when there is none.
