@@ -52,6 +52,7 @@ class FsspecFiles:
         self._lock = threading.Lock()
         self._shared: Any = None
         self._own = threading.local()
+        self._is_connected = False
 
     def call(self, method: str, path: str, what: str, deadline: Deadline, **arguments: int) -> Any:
         """Calls a method of the file system once.
@@ -95,8 +96,19 @@ class FsspecFiles:
         coroutine = getattr(filesystem, f"_{method}", None) if filesystem.async_impl else None
         if coroutine is None:
             return getattr(filesystem, method)(full, **arguments)
-        seconds = max(0.1, min(self._timeout_s, deadline.remaining()))
-        return sync(filesystem.loop, coroutine, full, timeout=seconds, **arguments)
+
+        def ask() -> Any:
+            seconds = max(0.1, min(self._timeout_s, deadline.remaining()))
+            return sync(filesystem.loop, coroutine, full, timeout=seconds, **arguments)
+
+        # Alone, or each of the first callers makes a client of its own, and one for S3 takes a second.
+        with self._lock:
+            if not self._is_connected:
+                try:
+                    return ask()
+                finally:
+                    self._is_connected = True
+        return ask()
 
     def _filesystem(self) -> tuple[Any, str]:
         found: tuple[Any, str] | None = self._shared or getattr(self._own, "made", None)

@@ -117,6 +117,7 @@ class HubApi:
                 linked = _int(headers.get("x-linked-size"))
                 size = size if linked is None else linked
                 identity = identity or plain_etag(headers.get("x-xet-hash") or headers.get("x-linked-etag"))
+                response.read()  # It has no body, and the connection stays usable.
                 if not response.has_redirect_location:
                     length = _int(headers.get("content-length"))
                     return Location(

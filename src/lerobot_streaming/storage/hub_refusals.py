@@ -33,9 +33,12 @@ class HubSubject:
 
     def __str__(self) -> str:
         """Names file, repository and revision."""
-        text = f"{self.kind} '{self.repo_id}'"
-        text += f" at revision '{self.revision}'" if self.revision else ""
-        return f"'{self.path}' of {text}" if self.path else text
+        return f"'{self.path}' below '{self.root}'" if self.path else f"'{self.root}'"
+
+    @property
+    def root(self) -> str:
+        """The store's URL."""
+        return f"hf://{self.kind}s/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
 
 
 def is_throttle_status(status: int) -> bool:
@@ -108,7 +111,7 @@ def _not_found(code: str, subject: HubSubject) -> str:
     if code == "EntryNotFound":
         return f"no file {subject} on the Hub; check the name"
     if code == "RevisionNotFound":
-        return f"no revision '{subject.revision}', asked for {subject}; check branch, tag or commit"
+        return f"no revision '{subject.revision}' for {subject}; check the branch, tag or commit"
     return f"404 for {subject}: the Hub has nothing there; check id, revision and path"
 
 
