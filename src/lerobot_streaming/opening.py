@@ -60,6 +60,17 @@ class OpenDataset:
     items: ItemSpec
     pixel_formats: Mapping[str, str | None]
 
+    def size_of(self, position: int) -> int:
+        """Tells the exact mini-MP4 bytes of an episode.
+
+        Args:
+            position: Its position in the selection.
+
+        Returns:
+            The sum over its cameras.
+        """
+        return int(self.size_bytes[position])
+
 
 def local_root(repo_id: str, root: str | Path | None, data_root: str | None, repo_type: str) -> Path:
     """Finds the local directory of a dataset, and refuses what this version cannot stream from.

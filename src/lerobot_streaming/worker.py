@@ -1,8 +1,7 @@
-"""Builds what one worker of one rank streams: its share, its plan, its part of the budgets."""
+"""Builds what one worker of one rank streams with: its long-lived parts, and its part of the budgets."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,51 +11,25 @@ import numpy as np
 from lerobot_streaming.decode.decoders import DecoderPool
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import VideoCatalog
-from lerobot_streaming.errors import OptionError, ShardingError
 from lerobot_streaming.items import ItemBuilder
 from lerobot_streaming.lerobot_values import decode_language
 from lerobot_streaming.options import GIB
-from lerobot_streaming.plan import (
-    CoveragePlan,
-    PlanEpisode,
-    shard_episodes,
-    shards_for_worker,
-    worker_budgets,
-)
 from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.stream import StreamParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
+    from lerobot_streaming.plan import WorkerOrder
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
-
-_logger = logging.getLogger(__name__)
 
 _PADDING: Final = 1.1
 """Allowance for the lines that libav pads (64 pixels came in lines of 128 bytes, 640 without padding). The
 cache counts the true bytes; a window that is a little too long or short only changes how often a GOP is
 decoded."""
-
-
-@dataclass(slots=True)
-class WorkerPlace:
-    """Which worker this is.
-
-    Attributes:
-        rank: Training process.
-        world_size: Number of training processes.
-        worker: DataLoader worker of the rank.
-        num_workers: DataLoader workers of the rank, at least 1.
-    """
-
-    rank: int
-    world_size: int
-    worker: int
-    num_workers: int
 
 
 @dataclass(slots=True)
@@ -114,40 +87,13 @@ def make_runtime(
     )
 
 
-def worker_shares(anchors: AnchorSelection, place: WorkerPlace) -> list[list[int]]:
-    """Deals a rank's episodes to its workers.
-
-    Args:
-        anchors: The frames that are drawn.
-        place: Any worker of the rank.
-
-    Returns:
-        For each worker of the rank its places in `anchors.positions`.
-
-    Raises:
-        ShardingError: Too few episodes for the ranks or workers.
-    """
-    # Checks the numbers and says what to lower.
-    shards_for_worker(
-        anchors.counts,
-        rank=place.rank,
-        world_size=place.world_size,
-        worker=place.worker,
-        num_workers=place.num_workers,
-    )
-    rank_share = shard_episodes(anchors.counts, place.world_size)[place.rank]
-    shares = shard_episodes([anchors.counts[number] for number in rank_share], place.num_workers)
-    return [[rank_share[number] for number in share] for share in shares]
-
-
 def make_parts(
     runtime: WorkerRuntime,
     options: Options,
-    place: WorkerPlace,
-    anchors: AnchorSelection,
+    order: WorkerOrder,
     *,
+    num_workers: int,
     seed: int,
-    shuffle: bool,
     transforms: Callable[[Any], Any] | None,
 ) -> StreamParts:
     """Makes what one worker streams.
@@ -155,57 +101,34 @@ def make_parts(
     Args:
         runtime: The worker's long-lived parts.
         options: The checked options.
-        place: Which worker this is.
-        anchors: The frames that are drawn.
-        seed: Seed of order and augmentation.
-        shuffle: Whether the order is random.
+        order: What the worker draws.
+        num_workers: DataLoader workers of the rank, at least 1.
+        seed: Seed of the augmentations.
         transforms: Image transforms, or None.
 
     Returns:
         The parts of its passes.
-
-    Raises:
-        ShardingError: Too few episodes for the ranks or workers.
-        ByteBudgetError: The budget cannot be split so that each worker can hold its largest episode.
     """
     opened = runtime.open
-    sizes = opened.size_bytes
-    shares = worker_shares(anchors, place)
-    own = shares[place.worker]
-    largest = [max(int(sizes[anchors.positions[number]]) for number in share) for share in shares]
-    budget = worker_budgets(largest, options.byte_budget_bytes)[place.worker]
-    positions = [anchors.positions[number] for number in own]
-    pool_size = options.pool_size_for_worker(place.num_workers)
-    plan = CoveragePlan(
-        [
-            PlanEpisode(anchors.first, anchors.counts[number], int(sizes[anchors.positions[number]]))
-            for number in own
-        ],
-        pool_size=pool_size,
-        byte_budget=budget,
-        strategy=options.sampling_strategy,
-        seed=seed,
-        shuffle=shuffle,
-    )
+    positions = order.positions
     draw_frame_bytes, item_bytes = _image_bytes(runtime)
     return StreamParts(
         layout=opened.layout,
         catalog=runtime.catalog,
         rows=runtime.rows,
         reader=runtime.reader,
-        byte_budget=budget,
+        byte_budget=order.byte_budget,
         decoders=runtime.decoders,
         items=runtime.items,
         stats=runtime.stats,
-        size_bytes=dict(zip(positions, sizes[positions].tolist(), strict=True)),
-        positions=positions,
-        plan=plan,
-        pool_size=pool_size,
+        size_bytes={position: opened.size_of(position) for position in positions},
+        order=order,
+        pool_size=options.pool_size_for_worker(num_workers),
         prefetch=options.prefetch_episodes,
         fetch_threads=options.max_num_shards,
         decode_threads=options.decode_threads,
         queue_size=options.decoded_queue_size,
-        frame_cache_bytes=int(options.frame_cache_gb * GIB) // place.num_workers,
+        frame_cache_bytes=int(options.frame_cache_gb * GIB) // num_workers,
         draw_frame_bytes=draw_frame_bytes,
         item_bytes=item_bytes,
         rgb_keys=opened.items.rgb_keys,

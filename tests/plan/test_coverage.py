@@ -107,7 +107,9 @@ def test_skipping_works_across_the_internal_chunks(strategy: SamplingStrategy, s
     assert plan.num_anchors > 2 * CHUNK_DRAWS
     for start in (1, CHUNK_DRAWS - 1, CHUNK_DRAWS, CHUNK_DRAWS + 1, 2 * CHUNK_DRAWS, plan.num_anchors - 1):
         assert list(plan.epoch_draws(0, start)) == everything[start:]
-        assert plan.open_epoch(0, start).remaining() == Counter(position for position, _ in everything[start:])
+        assert plan.open_epoch(0, start).remaining() == Counter(
+            position for position, _ in everything[start:]
+        )
 
 
 @given(plan_cases(), st.integers(0, 2), st.integers(0, 150), st.integers(0, 150))

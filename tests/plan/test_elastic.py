@@ -71,7 +71,9 @@ def take(rank: RankOrder, position: Position, batches: int, batch_size: int) -> 
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> tuple[AnchorSelection, Callable[[int], int], list[tuple[OrderSettings, int, int]]]:
+def jobs(
+    draw: st.DrawFn,
+) -> tuple[AnchorSelection, Callable[[int], int], list[tuple[OrderSettings, int, int]]]:
     """Uneven episodes, and several shapes with the batches that each rank takes under them."""
     lengths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=9))
     anchors = select_anchors(lengths, draw(st.integers(0, 1)) if min(lengths) > 1 else 0, 0)
@@ -191,7 +193,10 @@ def test_ranks_that_ran_ahead_wait_for_the_others_epoch_by_epoch() -> None:
     shape = make_settings(num_workers=0)
     rests = JobOrder(anchors, size_one, shape).rests_after(0, 10, 1)
     assert rests.next_epoch == 3
-    assert {epoch: {n: None if f is None else len(f) for n, f in left.items()} for epoch, left in rests.epochs.items()} == {
+    assert {
+        epoch: {n: None if f is None else len(f) for n, f in left.items()}
+        for epoch, left in rests.epochs.items()
+    } == {
         0: {0: 30},
         1: {0: None},
         2: {0: None, 1: 2},
@@ -250,7 +255,7 @@ def test_a_rest_that_does_not_fit_the_budget_says_what_to_raise(large: int) -> N
 
 
 def test_more_ranks_than_episodes_are_refused() -> None:
-    with pytest.raises(ShardingError, match="2 episode.*3 ranks"):
+    with pytest.raises(ShardingError, match=r"2 episode.*3 ranks"):
         JobOrder(select_anchors([3, 4], 0, 0), size_one, make_settings(world_size=3))
 
 
@@ -322,7 +327,9 @@ def test_a_random_long_history() -> None:
     drawn: Counter[Draw] = Counter()
     for _ in range(12):
         rests = replay(anchors, size_one, history)
-        shape = make_settings(world_size=dice.randrange(1, 6), num_workers=dice.randrange(0, 5), seed=dice.randrange(9))
+        shape = make_settings(
+            world_size=dice.randrange(1, 6), num_workers=dice.randrange(0, 5), seed=dice.randrange(9)
+        )
         batches, batch_size = dice.randrange(0, 20), dice.randrange(1, 8)
         order = JobOrder(anchors, size_one, shape, rests)
         for rank in range(shape.world_size):

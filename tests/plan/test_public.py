@@ -24,7 +24,6 @@ def test_public_names() -> None:
         "WorkerOrder",
         "WorkerPass",
         "deal_batches",
-        "is_plain_integer",
         "replay",
         "sample_seed",
         "select_anchors",

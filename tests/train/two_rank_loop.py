@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader
 
-from lerobot_streaming.train.accelerate_guard import protect_loaders
+from lerobot_streaming.accelerate_guard import protect_loaders
 from lerobot_streaming.train.held_out import HeldOutDataset
 from tests.support.datasets import REPO_ID
 

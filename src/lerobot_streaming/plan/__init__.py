@@ -17,7 +17,7 @@ from lerobot_streaming.plan.coverage import CoveragePlan, PlanEpisode, SamplingS
 from lerobot_streaming.plan.epoch_seed import sample_seed
 from lerobot_streaming.plan.history import Position, Segment, replay
 from lerobot_streaming.plan.job_order import JobOrder, RankOrder, Rests
-from lerobot_streaming.plan.settings import OrderSettings, is_plain_integer, worker_pool_size
+from lerobot_streaming.plan.settings import OrderSettings, worker_pool_size
 from lerobot_streaming.plan.sharding import shard_episodes, shards_for_worker, worker_budgets
 from lerobot_streaming.plan.turns import deal_batches
 from lerobot_streaming.plan.worker_order import WorkerOrder, WorkerPass
@@ -36,7 +36,6 @@ __all__ = [
     "WorkerOrder",
     "WorkerPass",
     "deal_batches",
-    "is_plain_integer",
     "replay",
     "sample_seed",
     "select_anchors",

@@ -51,21 +51,8 @@ class Position:
             OptionError: A value is missing, negative or no integer, or the offset is no multiple of the batch
                 size.
         """
-        values: dict[str, int | None] = {}
-        for name, low in (("epoch", 0), ("offset", 0), ("batch_size", 1)):
-            value = state.get(name)
-            if name == "batch_size" and value is None:
-                values[name] = None
-                continue
-            if not is_plain_integer(value) or value < low:
-                raise OptionError(
-                    f"The state's {name!r} must be an integer >= {low}, got {value!r}. A state has the keys "
-                    "epoch, offset and batch_size."
-                )
-            values[name] = int(value)
-        epoch, offset, batch_size = values["epoch"], values["offset"], values["batch_size"]
-        assert epoch is not None  # noqa: S101  For the type checker.
-        assert offset is not None  # noqa: S101
+        epoch, offset = _whole(state, "epoch", 0), _whole(state, "offset", 0)
+        batch_size = None if state.get("batch_size") is None else _whole(state, "batch_size", 1)
         if batch_size is not None and offset % batch_size:
             raise OptionError(
                 f"The state's offset {offset} is no multiple of its batch_size {batch_size}: it must count "
@@ -119,9 +106,17 @@ class Segment:
         return segment
 
 
-def replay(
-    anchors: AnchorSelection, size_of: Callable[[int], int], segments: Sequence[Segment]
-) -> Rests:
+def _whole(state: Mapping[str, Any], name: str, low: int) -> int:
+    value = state.get(name)
+    if value is None or not is_plain_integer(value) or value < low:
+        raise OptionError(
+            f"The state's {name!r} must be an integer >= {low}, got {value!r}. A state has the keys epoch, "
+            "offset and batch_size."
+        )
+    return int(value)
+
+
+def replay(anchors: AnchorSelection, size_of: Callable[[int], int], segments: Sequence[Segment]) -> Rests:
     """Compute what the shapes of a job have left, one after the other.
 
     The cost is one fast pass over what every worker of each shape has drawn in the epoch that it was in.

@@ -99,9 +99,10 @@ class RankOrder:
         rooms = [max(pair) for pair in zip(budgets, rest_budgets, strict=True)]
         if sum(rooms) > self.settings.byte_budget:
             raise ByteBudgetError(
-                f"byte_budget_gb is {format_gib(self.settings.byte_budget)} for this rank, but while the rest "
-                f"of the epoch is dealt to its {len(rooms)} worker(s), they need {format_gib(sum(rooms))} GiB "
-                f"together. Raise byte_budget_gb to at least that, or lower the number of workers."
+                f"byte_budget_gb is {format_gib(self.settings.byte_budget)} for this rank, but while the "
+                f"rest of the epoch is dealt to its {len(rooms)} worker(s), they need "
+                f"{format_gib(sum(rooms))} GiB together. Raise byte_budget_gb to at least that, or lower the "
+                f"number of workers."
             )
         seed = derived_seed("rest", self.settings.seed, self.generation)
         rests = {
@@ -146,9 +147,9 @@ class RankOrder:
         if batch_size is None:
             if offset and len(limits) > 1:
                 raise OptionError(
-                    f"The state's offset {offset} has no batch_size, so it counts the samples of one process; "
-                    f"it cannot be dealt to {len(limits)} workers. Load it together with the DataLoader's "
-                    "batch_size."
+                    f"The state's offset {offset} has no batch_size, so it counts the samples of one "
+                    f"process; it cannot be dealt to {len(limits)} workers. Load it together with the "
+                    "DataLoader's batch_size."
                 )
             given, first, batch_size = [offset] * len(limits), 0, 1
         else:
@@ -220,9 +221,7 @@ class JobOrder:
         self.rests = Rests() if rests is None else rests
         if settings.world_size > len(anchors.counts):
             # Says what to lower.
-            shards_for_worker(
-                anchors.counts, rank=0, world_size=settings.world_size, worker=0, num_workers=1
-            )
+            shards_for_worker(anchors.counts, rank=0, world_size=settings.world_size, worker=0, num_workers=1)
         self._shares = shard_episodes(anchors.counts, settings.world_size)
         self._dealt = {
             epoch: self._deal(left, settings.world_size) for epoch, left in self.rests.epochs.items()

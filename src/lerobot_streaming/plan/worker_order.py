@@ -219,10 +219,14 @@ class WorkerOrder:
         return dict.fromkeys(self._regular.positions)
 
     def _pass(self, epoch: int) -> WorkerPass | None:
-        return self._rests[epoch] if epoch in self._rests else self._regular
+        return self._rests.get(epoch, self._regular)
 
     def _draws(
-        self, first: WorkerPass, opened: OpenEpoch, epoch: int, repeat: bool  # noqa: FBT001
+        self,
+        first: WorkerPass,
+        opened: OpenEpoch,
+        epoch: int,
+        repeat: bool,  # noqa: FBT001
     ) -> Iterator[tuple[int, int, int]]:
         for position, frame in first.draws(opened):
             yield epoch, position, frame
@@ -238,7 +242,10 @@ class WorkerOrder:
                     yield epoch, position, frame
 
     def _admissions(
-        self, first: Sequence[tuple[int, int]], epoch: int, repeat: bool  # noqa: FBT001
+        self,
+        first: Sequence[tuple[int, int]],
+        epoch: int,
+        repeat: bool,  # noqa: FBT001
     ) -> Iterator[tuple[int, int]]:
         yield from first
         while repeat:

@@ -1,0 +1,70 @@
+"""A dataset's orders: a rank's part of the job's plan under some settings, after some history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lerobot_streaming.plan import JobOrder, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lerobot_streaming.plan import AnchorSelection, OrderSettings, RankOrder, Rests, Segment
+
+type History = tuple[Segment, ...]
+
+
+class Orders:
+    """Computes orders when they are asked for, and keeps the last ones.
+
+    What a history leaves can take many seconds to compute for a large job. A copy for a DataLoader worker
+    takes the rank's part along, which is small, and not what all ranks have left.
+
+    Args:
+        anchors: The frames that are drawn.
+        size_of: Gives the compressed bytes of the episode at a position of the selection.
+    """
+
+    def __init__(self, anchors: AnchorSelection, size_of: Callable[[int], int]) -> None:
+        """Computes nothing yet."""
+        self.anchors = anchors
+        self._size_of = size_of
+        self._rests: tuple[History, Rests] | None = None
+        self._rank: tuple[tuple[OrderSettings, History, int], RankOrder] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what all ranks have left."""
+        return {**self.__dict__, "_rests": None}
+
+    def rests(self, history: History) -> Rests:
+        """Says what a history leaves.
+
+        Args:
+            history: The shapes that the job has had, oldest first.
+
+        Returns:
+            The rests.
+        """
+        if self._rests is None or self._rests[0] != history:
+            self._rests = history, replay(self.anchors, self._size_of, history)
+        return self._rests[1]
+
+    def rank(self, settings: OrderSettings, history: History, rank: int) -> RankOrder:
+        """Gives a rank's part of the job's order.
+
+        Args:
+            settings: The settings.
+            history: The shapes that the job had before.
+            rank: Training process.
+
+        Returns:
+            Its part.
+
+        Raises:
+            ShardingError: There are fewer episodes than ranks.
+        """
+        key = (settings, history, rank)
+        if self._rank is None or self._rank[0] != key:
+            job = JobOrder(self.anchors, self._size_of, settings, self.rests(history))
+            self._rank = key, job.rank(rank)
+        return self._rank[1]
