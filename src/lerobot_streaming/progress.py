@@ -316,12 +316,12 @@ class Progress:
         history = (*loaded.history, Segment(before, position))
         rests = orders.rests(history)
         if tell:
+            last = max(rests.first_epoch, rests.next_epoch - 1)
             _logger.warning(
-                "The state was taken with other settings (%s): what is left of epoch(s) %d to %d is dealt "
-                "anew, each remaining frame once, and the epochs after it follow the present settings.",
+                "The state was taken with other settings (%s): what is left of %s is dealt anew, each "
+                "remaining frame once, and the epochs after it follow the present settings.",
                 "; ".join(differences),
-                rests.first_epoch,
-                max(rests.first_epoch, rests.next_epoch - 1),
+                f"epoch {last}" if last == rests.first_epoch else f"epochs {rests.first_epoch} to {last}",
             )
         return Position(rests.first_epoch), history
 

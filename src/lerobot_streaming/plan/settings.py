@@ -91,8 +91,8 @@ class OrderSettings:
         texts = []
         for field in fields(self):
             was, is_now = getattr(self, field.name), getattr(now, field.name)
-            if field.name == "num_workers":
-                was, is_now = max(1, was), max(1, is_now)
+            if field.name == "num_workers" and max(1, was) == max(1, is_now):
+                continue
             if field.name == "rank_pool" and None not in (self.pool_size, now.pool_size):
                 continue
             if was != is_now:
