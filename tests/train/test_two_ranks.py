@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.train.support import run_ranks, train_arguments
+from tests.train.support import run_python, run_ranks, train_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,3 +75,84 @@ def test_lerobot_train_on_two_ranks_with_evaluation(shelf: Shelf, tmp_path: Path
     for run in resumed:
         assert run.code == 0, run.output
     assert "Resuming the data order behind 8 samples of each rank" in resumed[0].output
+
+
+def _steps(log: Path, rank: int) -> list[dict[str, Any]]:
+    path = log.with_name(f"{log.name}.{rank}")
+    # A line that was cut off by the kill has no end.
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def test_a_job_that_is_killed_continues_as_if_it_had_not_been(shelf: Shelf, tmp_path: Path) -> None:
+    root, workers, total, saved = shelf.root("many_tiny"), 3, 18, 6
+    # 7 uneven episodes.
+    flags = ("--dataset.episodes=[0,2,3,7,11,16,20]", f"--num_workers={workers}", "--policy.dropout=0")
+    checkpoints = (f"--steps={total}", f"--save_freq={saved}", "--save_checkpoint=true")
+
+    def start(name: str) -> list[str]:
+        arguments = train_arguments(root, tmp_path / name, *flags, *checkpoints)
+        return ["-m", "tests.train.recorded_run", str(tmp_path / f"{name}.log"), *arguments]
+
+    whole = run_ranks(*start("whole"))
+    assert [run.code for run in whole] == [0, 0], whole[0].output
+
+    log = tmp_path / "killed.log"
+    killed = run_ranks(*start("killed"), kill_when=lambda: len(_steps(log, 0)) > saved + 2)
+    assert [run.code for run in killed] == [-9, -9], killed[0].output
+    config = tmp_path / f"killed/checkpoints/{saved:06}/pretrained_model/train_config.json"
+    assert not (tmp_path / f"killed/checkpoints/{2 * saved:06}").exists()
+    resumed = run_ranks(
+        *("-m", "tests.train.recorded_run", str(tmp_path / "resumed.log")),
+        *(f"--config_path={config}", "--resume=true"),
+    )
+    assert [run.code for run in resumed] == [0, 0], resumed[0].output
+
+    expected = sorted(anchor for anchor in _selected_frames(root, flags[0]))
+    drawn_once: list[int] = []
+    for rank in range(2):
+        uninterrupted = _steps(tmp_path / "whole.log", rank)
+        parts = _steps(log, rank)[:saved] + _steps(tmp_path / "resumed.log", rank)
+        assert [step["frames"] for step in parts] == [step["frames"] for step in uninterrupted]
+        losses = [step["loss"] for step in parts]
+        assert losses == pytest.approx([step["loss"] for step in uninterrupted], rel=1e-4)
+        # Each worker goes through its own share again and again.
+        for worker in range(workers):
+            sequence = [frame for step in parts[worker::workers] for frame in step["frames"]]
+            share = set(sequence)
+            whole_epochs = len(sequence) // len(share)
+            assert whole_epochs >= 1
+            for epoch in range(whole_epochs):
+                assert set(sequence[epoch * len(share) : (epoch + 1) * len(share)]) == share
+            drawn_once += share
+    assert sorted(drawn_once) == expected
+
+
+def _selected_frames(root: Path, flag: str) -> list[int]:
+    from lerobot_streaming import StreamingLeRobotDataset
+    from tests.support.datasets import REPO_ID
+
+    episodes = json.loads(flag.partition("=")[2])
+    dataset = StreamingLeRobotDataset(REPO_ID, root, episodes=episodes)
+    return [int(item["index"]) for item in dataset]
+
+
+def test_lerobot_train_resumes_on_fewer_ranks(shelf: Shelf, tmp_path: Path) -> None:
+    root = shelf.root("many_tiny")
+    log = tmp_path / "two.log"
+    arguments = train_arguments(
+        root, tmp_path / "out", "--steps=4", "--save_checkpoint=true", "--num_workers=1", "--batch_size=4"
+    )
+    two = run_ranks("-m", "tests.train.recorded_run", str(log), *arguments)
+    assert [run.code for run in two] == [0, 0], two[0].output
+    config = tmp_path / "out/checkpoints/last/pretrained_model/train_config.json"
+    frames = 84 - 2 * 4 * 4
+    one = run_python(
+        *("-m", "tests.train.recorded_run", str(tmp_path / "one.log"), f"--config_path={config}"),
+        *("--resume=true", f"--steps={4 + frames // 4}"),
+    )
+    assert one.code == 0, one.output
+    assert "world_size: 2 then, 1 now" in one.output
+    drawn = [frame for rank in range(2) for step in _steps(log, rank) for frame in step["frames"]]
+    drawn += [frame for step in _steps(tmp_path / "one.log", 0) for frame in step["frames"]]
+    assert sorted(drawn) == list(range(84))
