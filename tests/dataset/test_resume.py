@@ -184,6 +184,7 @@ def test_changes_of_ranks_workers_pool_strategy_and_batch_size_in_a_row(
 ) -> None:
     drawn: Counter[int] = Counter()
     state: Any = None
+    dataset = make(shelf)
     shapes: list[tuple[int, int, int, dict[str, Any]]] = [
         (1, 0, 1, {}),
         (2, 2, 1, {"episode_pool_size": 1}),

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lerobot.scripts import lerobot_train
-
 
 def main(log: Path) -> None:
+    # Not at the top, which every spawned worker runs again.
+    from lerobot.scripts import lerobot_train
+
     original = lerobot_train.update_policy
     out = Path(f"{log}.{os.environ.get('RANK', '0')}").open("a", buffering=1)  # noqa: SIM115
 
