@@ -123,7 +123,7 @@ class Progress:
         Raises:
             OptionError: The state is that of one of several workers, and this process is none.
         """
-        if in_worker and state.position.batch_size is None:
+        if in_worker:
             self._own = state
             self._current = None
             return
@@ -291,12 +291,17 @@ class Progress:
                 f"taken with ({'; '.join(differences)}). To change them, save state_dict(batches=..., "
                 "batch_size=...) in the training process."
             )
-        share = worker if own.share is None else own.share
+        position, share = own.position, worker if own.share is None else own.share
         if share >= num_workers:
             raise OptionError(f"The state's share is {share}, but there are {num_workers} worker(s).")
-        limit = orders.rank(now, own.history, rank).draws_per_pass(own.position.epoch)[share]
-        _check_end(own.position, [limit])
-        return Pass(own.position.epoch, own.position.offset, share, now, own.history)
+        part = orders.rank(now, own.history, rank)
+        if position.batch_size is not None:
+            # A rank's state, which its workers had not begun yet when they were asked.
+            done, first = part.draws_done(position.epoch, position.offset, position.batch_size)
+            share = (worker + first) % num_workers
+            return Pass(position.epoch, done[share], share, now, own.history)
+        _check_end(position, [part.draws_per_pass(position.epoch)[share]])
+        return Pass(position.epoch, position.offset, share, now, own.history)
 
     def _position(self) -> Position:
         epoch, offset, batch_size = (int(value) for value in self._shared[: _BATCH_SIZE + 1])

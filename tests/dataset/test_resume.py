@@ -120,6 +120,16 @@ def test_torchdatas_loader_after_a_resume_by_the_ranks_offset(shelf: Shelf) -> N
     again.load_state_dict(state)
     assert indices(again) == expected[5:]
 
+    # Asked before the first batch, the workers tell the rank's state, and take it back.
+    dataset = make(shelf)
+    state = {**dataset.state_dict(), "offset": 6, "batch_size": 2}
+    state["settings"]["num_workers"] = 2
+    dataset.load_state_dict(state, num_workers=2)
+    state = loader(dataset, stateful=True).state_dict()
+    again = loader(make(shelf), stateful=True)
+    again.load_state_dict(state)
+    assert indices(again) == expected[3:]
+
 
 def test_a_workers_state_is_for_the_same_settings_only(shelf: Shelf) -> None:
     whole = loader(make(shelf), stateful=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -25,6 +25,7 @@ from lerobot_streaming.plan import (
     replay,
     select_anchors,
 )
+from lerobot_streaming.plan.epoch_pass import RemainingPass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,3 +340,29 @@ def test_a_random_long_history() -> None:
     complete = replay(anchors, size_one, history).first_epoch
     assert complete > 2
     assert sum(epoch < complete for epoch, _, _ in drawn) == complete * sum(anchors.counts)
+
+
+def test_a_far_offset_costs_one_pass_over_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = 0
+    original = RemainingPass.take
+
+    def counted(self: RemainingPass, count: int) -> list[int]:
+        nonlocal computed
+        computed += count
+        return original(self, count)
+
+    anchors = select_anchors([100] * 300, 0, 0)
+    expected = next(
+        JobOrder(anchors, size_one, make_settings(world_size=1, num_workers=1))
+        .rank(0)
+        .worker(0)
+        .begin(3333, 10_000, repeat=False)[0]
+    )
+    monkeypatch.setattr(RemainingPass, "take", counted)
+    order = JobOrder(anchors, size_one, make_settings(world_size=1, num_workers=1)).rank(0).worker(0)
+    draws, admissions = order.begin(0, 30_000 * 3333 + 10_000, repeat=True)
+    assert computed == 10_000
+    assert next(draws) == expected
+    # Only what is left of the epoch is admitted, and then the next epoch.
+    counts = [count for _, count in islice(admissions, 300)]
+    assert 20_000 in accumulate(counts)

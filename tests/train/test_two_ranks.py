@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.datasets import edit_data, set_column
 from tests.train.support import run_python, run_ranks, train_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from tests.support.datasets import Shelf
 
@@ -156,3 +158,35 @@ def test_lerobot_train_resumes_on_fewer_ranks(shelf: Shelf, tmp_path: Path) -> N
     drawn = [frame for rank in range(2) for step in _steps(log, rank) for frame in step["frames"]]
     drawn += [frame for step in _steps(tmp_path / "one.log", 0) for frame in step["frames"]]
     assert sorted(drawn) == list(range(84))
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_launchers_start_lerobot_train_in_both_ways(shelf: Shelf, tmp_path: Path, launcher: str) -> None:
+    script = str(Path(sys.executable).with_name("lerobot-train"))
+    # The installed command by torchrun, `python -m` by accelerate.
+    start = {
+        "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script),
+        "accelerate": (
+            *("-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1"),
+            *("--mixed_precision=no", "--dynamo_backend=no", "-m", "lerobot.scripts.lerobot_train"),
+        ),
+    }[launcher]
+    arguments = train_arguments(shelf.root("many_tiny"), tmp_path / "out", "--num_workers=1")
+    run = run_python(*start, *arguments)
+    assert run.code == 0, run.output
+    assert "Effective batch size: 2 x 2 = 4" in run.output
+    assert len(run.losses) == 3
+
+
+def test_a_rank_that_fails_ends_the_job_with_its_cause(shelf: Shelf, tmp_path: Path) -> None:
+    """One episode's rows are broken: whichever rank meets it, all of them end, and say why."""
+    root = shelf.copy("many_tiny", tmp_path / "broken")
+    edit_data(root, lambda table: set_column(table, "index", [*range(83), 1000]))
+    script = str(Path(sys.executable).with_name("lerobot-train"))
+    arguments = train_arguments(
+        root, tmp_path / "out", "--num_workers=1", "--steps=60", "--save_checkpoint=false"
+    )
+    run = run_python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, *arguments)
+    assert run.code not in {0, -1}, run.output
+    assert "RowError" in run.output
+    assert "episode 23" in run.output.lower()

@@ -21,7 +21,7 @@ from tests.support.datasets import REPO_ID
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNEVEN = [0, 1, 3]
+UNEVEN = [0, 1, 2]
 """Three episodes for two ranks: one has more batches than the other."""
 
 

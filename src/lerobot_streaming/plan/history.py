@@ -108,10 +108,10 @@ class Segment:
 
 def _whole(state: Mapping[str, Any], name: str, low: int) -> int:
     value = state.get(name)
-    if value is None or not is_plain_integer(value) or value < low:
+    if value is None or not is_plain_integer(value) or not low <= value < 2**63:
         raise OptionError(
-            f"The state's {name!r} must be an integer >= {low}, got {value!r}. A state has the keys epoch, "
-            "offset and batch_size."
+            f"The state's {name!r} must be an integer >= {low} (of 63 bits), got {value!r}. A state has the "
+            "keys epoch, offset and batch_size."
         )
     return int(value)
 

@@ -79,7 +79,8 @@ def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
 
     begun = dataset.state_dict()
     if begun["offset"] == state["offset"] and begun.get("history", []) == state.get("history", []):
-        logger.info("Resuming the data order behind %d samples of each rank", step * batch_size)
+        since = f" since step {note['step']}" if note["step"] else ""
+        logger.info("Resuming the data order behind %d samples of each rank%s", state["offset"], since)
         cfg.dataset.streaming_order = json.dumps(note)
     else:
         logger.info("Resuming in epoch %d with the rest of it dealt anew", begun["epoch"])

@@ -6,6 +6,7 @@ import pytest
 
 from lerobot_streaming.plan import SamplingStrategy
 from tests.benchmarks.mixing import measure, shuffled, streamed, table, uneven_lengths
+from tests.benchmarks.resume import far_offset, other_shape
 
 
 def test_the_measures_of_known_batches() -> None:
@@ -39,3 +40,8 @@ def test_a_pool_of_all_episodes_mixes_like_a_global_shuffle() -> None:
 
 def test_the_table_has_a_line_for_each_case() -> None:
     assert len(table(uneven_lengths(10), 8, [2, 4], [1, 2])) == 3 + 2 * 2 * 2
+
+
+def test_the_measures_of_a_resume_run() -> None:
+    assert far_offset(3000, 10**8) > 0
+    assert other_shape(episodes=40, ranks=4, workers=2, done=0.5) > 0
