@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -309,6 +310,32 @@ def test_a_resume_late_in_an_epoch_fetches_only_what_is_left(
     # Not a frame more than a sync sample's worth before each wanted one was decoded.
     cameras = len(resumed.meta.camera_keys)
     assert stats["frames_decoded"] <= 2 * cameras * len(items)
+
+
+def jitter(image: torch.Tensor) -> torch.Tensor:
+    return image + torch.randint(0, 50, (), dtype=torch.uint8)
+
+
+def test_augmentations_are_those_of_the_frame_whoever_draws_it(shelf: Shelf) -> None:
+    def images(source: Any) -> dict[int, torch.Tensor]:
+        return {
+            int(index): image.clone()
+            for batch in source
+            for index, image in zip(batch["index"], batch[key], strict=True)
+        }
+
+    dataset = make(shelf, image_transforms=jitter)
+    key = dataset.meta.camera_keys[0]
+    expected = images(loader(dataset, num_workers=0))
+    plain = images(loader(make(shelf), num_workers=0))
+    assert any(not torch.equal(expected[index], plain[index]) for index in plain)
+    state = make(shelf).state_dict()
+    for num_workers, batch_size, offset in ((2, 2, 0), (2, 2, 4), (1, 3, 6)):
+        resumed = make(shelf, image_transforms=jitter, decode_threads=1)
+        resumed.load_state_dict({**state, "offset": offset}, num_workers=num_workers)
+        got = images(loader(resumed, num_workers=num_workers, batch_size=batch_size))
+        assert len(got) == len(expected) - offset
+        assert all(torch.equal(image, expected[index]) for index, image in got.items())
 
 
 def test_batches_per_rank_are_those_that_the_loaders_give(
