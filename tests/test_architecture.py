@@ -39,9 +39,10 @@ ALLOWED: dict[str, set[str]] = {
         *("storage", "stream"),
     },
     "resume": {"errors", "options", "plan", "opening", "ranks", "state", "orders", "progress"},
+    "resumable": {"errors", "options", "resume", "accelerate_guard"},
     "dataset": {
-        *("errors", "options", "items", "opening", "ranks", "resume", "stats", "stream", "worker"),
-        "accelerate_guard",
+        *("errors", "options", "items", "opening", "ranks", "resume", "resumable", "stats", "stream"),
+        *("worker", "accelerate_guard"),
     },
     "train": {"errors", "options", "dataset", "items", "ranks", "versions", "accelerate_guard"},
     "__init__": {"dataset"},

@@ -151,8 +151,11 @@ class Progress:
             The shapes that the job had before.
         """
         position, history = self._start(settings, orders, batch_size, tell=True)
-        state = replace(self._loaded, position=position, settings=settings, history=history)
-        self.load(state, in_worker=False)
+        if history == self._loaded.history:
+            self._loaded = replace(self._loaded, settings=settings)
+        else:
+            state = State(position, settings, history, data=self._loaded.data)
+            self.load(state, in_worker=False)
         return history
 
     def state(self, now: OrderSettings, orders: Orders, worker: int, *, in_worker: bool) -> State:
