@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "items": {"errors", "decode", "episodes", "lerobot_values"},
     "stream": {"errors", "plan", "storage", "episodes", "decode", "items", "stats"},
     "state": {"errors", "options", "plan"},
-    "orders": {"plan"},
+    "orders": {"plan", "state"},
     "progress": {"errors", "options", "plan", "state", "orders"},
     "opening": {"errors", "options", "storage", "index", "episodes", "items", "lerobot_values"},
     "worker": {

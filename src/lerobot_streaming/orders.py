@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
-from lerobot_streaming.plan import JobOrder, replay
+from lerobot_streaming.plan import JobOrder, Position, Segment, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lerobot_streaming.plan import AnchorSelection, OrderSettings, RankOrder, Rests, Segment
+    from lerobot_streaming.plan import AnchorSelection, OrderSettings, RankOrder, Rests
+    from lerobot_streaming.state import State
+
+_logger = logging.getLogger(__name__)
 
 type History = tuple[Segment, ...]
 
@@ -68,3 +72,37 @@ class Orders:
             job = JobOrder(self.anchors, self._size_of, settings, self.rests(history))
             self._rank = key, job.rank(rank)
         return self._rank[1]
+
+    def start(
+        self, state: State, now: OrderSettings, batch_size: int | None, *, tell: bool
+    ) -> tuple[Position, History]:
+        """Says where a state begins under some settings, and after which history.
+
+        Args:
+            state: The state.
+            now: The settings.
+            batch_size: Batch size of the coming DataLoader, when it is known.
+            tell: Whether to warn when the rest of an epoch is dealt anew.
+
+        Returns:
+            The state's own position and history when the settings are the same, or nothing was drawn with
+            others; else the beginning of what they left, with one more shape in the history.
+        """
+        position = state.position
+        differences = [] if state.settings is None else state.settings.differences(now)
+        if None not in (batch_size, position.batch_size) and batch_size != position.batch_size:
+            differences.append(f"batch_size: {position.batch_size} then, {batch_size} now")
+        if not differences or not position.offset:
+            return position, state.history
+        before = now if state.settings is None else state.settings
+        history = (*state.history, Segment(before, position))
+        rests = self.rests(history)
+        if tell:
+            last = max(rests.first_epoch, rests.next_epoch - 1)
+            _logger.warning(
+                "The state was taken with other settings (%s): what is left of %s is dealt anew, each "
+                "remaining frame once, and the epochs after it follow the present settings.",
+                "; ".join(differences),
+                f"epoch {last}" if last == rests.first_epoch else f"epochs {rests.first_epoch} to {last}",
+            )
+        return Position(rests.first_epoch), history

@@ -7,7 +7,6 @@ itself all agree.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +14,11 @@ import torch
 
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import MAX_WORKERS
-from lerobot_streaming.plan import OrderSettings, Position, Segment
+from lerobot_streaming.plan import OrderSettings, Position
 from lerobot_streaming.state import State
 
 if TYPE_CHECKING:
     from lerobot_streaming.orders import History, Orders
-
-_logger = logging.getLogger(__name__)
 
 _EPOCH, _OFFSET, _BATCH_SIZE, _VERSION, _NUM_WORKERS, _PASSES = range(6)
 
@@ -314,24 +311,8 @@ class Progress:
         self, now: OrderSettings, orders: Orders, batch_size: int | None, *, tell: bool = False
     ) -> tuple[Position, History]:
         """Where the loaded state begins under these settings, and after which history."""
-        position, loaded = self._position(), self._loaded
-        differences = [] if loaded.settings is None else loaded.settings.differences(now)
-        if None not in (batch_size, position.batch_size) and batch_size != position.batch_size:
-            differences.append(f"batch_size: {position.batch_size} then, {batch_size} now")
-        if not differences or not position.offset:
-            return position, loaded.history
-        before = now if loaded.settings is None else loaded.settings
-        history = (*loaded.history, Segment(before, position))
-        rests = orders.rests(history)
-        if tell:
-            last = max(rests.first_epoch, rests.next_epoch - 1)
-            _logger.warning(
-                "The state was taken with other settings (%s): what is left of %s is dealt anew, each "
-                "remaining frame once, and the epochs after it follow the present settings.",
-                "; ".join(differences),
-                f"epoch {last}" if last == rests.first_epoch else f"epochs {rests.first_epoch} to {last}",
-            )
-        return Position(rests.first_epoch), history
+        state = replace(self._loaded, position=self._position())
+        return orders.start(state, now, batch_size, tell=tell)
 
     def _reset(self, position: Position) -> None:
         self._shared[:_VERSION] = torch.tensor([position.epoch, position.offset, position.batch_size or 0])

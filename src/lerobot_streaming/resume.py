@@ -60,6 +60,7 @@ class Resume:
         self._batch_size: int | None = None
         self._orders = self._make_orders(0, 0)
         self._data: str | None = None
+        self._episodes_of: dict[tuple[int, int], int] = {}
 
     @property
     def num_episodes(self) -> int:
@@ -78,6 +79,7 @@ class Resume:
         """Leaves out frames at the ends of episodes; see `select_anchors`."""
         self._orders = self._make_orders(drop_first, drop_last)
         self._data = None
+        self._episodes_of = {}
 
     def num_frames_for_rank(self, rank: int, world_size: int, num_workers: int) -> int:
         """Anchors that one rank draws per epoch; see the dataset's method."""
@@ -92,9 +94,14 @@ class Resume:
 
     def num_episodes_for_rank(self, rank: int, world_size: int) -> int:
         """Episodes that one rank draws from; see the dataset's method."""
-        return len(
-            shards_for_worker(self._anchors.counts, rank=rank, world_size=world_size, worker=0, num_workers=1)
-        )
+        place = (rank, world_size)
+        if place not in self._episodes_of:
+            share = shards_for_worker(
+                self._anchors.counts, rank=rank, world_size=world_size, worker=0, num_workers=1
+            )
+            # Workers that tell their state with every batch ask again and again.
+            self._episodes_of[place] = len(share)
+        return self._episodes_of[place]
 
     def batches_per_rank(self, world_size: int, batch_size: int, num_workers: int) -> list[int]:
         """Batches that each rank gives in a whole pass that ends; see the dataset's method."""

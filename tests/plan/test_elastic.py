@@ -26,26 +26,12 @@ from lerobot_streaming.plan import (
     select_anchors,
 )
 from lerobot_streaming.plan.epoch_pass import RemainingPass
+from tests.plan.shapes import make_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 type Draw = tuple[int, int, int]
-
-
-def make_settings(**changes: Any) -> OrderSettings:
-    values = {
-        "world_size": 2,
-        "num_workers": 2,
-        "pool_size": 3,
-        "rank_pool": 32,
-        "byte_budget": 10_000,
-        "strategy": "remaining",
-        "seed": 42,
-        "shuffle": True,
-        "repeat": True,
-    }
-    return OrderSettings.from_dict(values | changes)
 
 
 def size_one(_: int) -> int:
@@ -271,54 +257,6 @@ def test_whole_epochs_and_rests_are_skipped_by_arithmetic() -> None:
     assert one.locate(2, 81 + 37 * 10**9 + 3) == (6 + 10**9, 3)
     with pytest.raises(OptionError, match="at least 0"):
         one.locate(0, -1)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"world_size": 0},
-        {"num_workers": -1},
-        {"num_workers": True},
-        {"pool_size": 0},
-        {"byte_budget": 1.5},
-        {"seed": "1"},
-        {"seed": None},
-        {"strategy": "best"},
-        {"shuffle": 1},
-        {"repeat": None},
-        {"unknown": 1},
-    ],
-    ids=str,
-)
-def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match=next(iter(change)) if "unknown" not in change else "names"):
-        make_settings(**change)
-
-
-@pytest.mark.parametrize(
-    "values", [None, 3, {}, {"settings": {}}, {"settings": None, "epoch": 0, "offset": 0, "batch_size": 1}]
-)
-def test_impossible_segments_are_refused(values: Any) -> None:
-    with pytest.raises(OptionError, match="state's"):
-        Segment.from_dict(values)
-
-
-def test_a_segment_of_several_workers_needs_a_batch_size() -> None:
-    values = Segment(make_settings(num_workers=2), Position(0, 4, None)).to_dict()
-    with pytest.raises(OptionError, match="2 workers"):
-        Segment.from_dict(values)
-
-
-def test_settings_that_cannot_change_the_order_are_not_differences() -> None:
-    assert make_settings(num_workers=0).differences(make_settings(num_workers=1)) == []
-    assert make_settings(rank_pool=3).differences(make_settings(rank_pool=4)) == []
-    assert make_settings(pool_size=None).differences(make_settings(pool_size=None, rank_pool=4)) == [
-        "rank_pool: 32 then, 4 now"
-    ]
-    assert make_settings(seed=1).differences(make_settings(world_size=3)) == [
-        "world_size: 2 then, 3 now",
-        "seed: 1 then, 42 now",
-    ]
 
 
 def test_a_random_long_history() -> None:
