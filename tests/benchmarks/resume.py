@@ -86,7 +86,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--frames", type=int, default=1_000_000, help="frames of the shard")
-    parser.add_argument("--offset", type=int, default=100_000_000, help="samples done in it")
+    parser.add_argument("--offset", type=int, default=100_899_900, help="samples done in it")
     parser.add_argument("--episodes", type=int, default=100_000, help="episodes of the large job")
     parser.add_argument("--ranks", type=int, default=1000, help="its ranks")
     parser.add_argument("--workers", type=int, default=8, help="workers of each")
