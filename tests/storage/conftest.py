@@ -11,15 +11,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture
-def store() -> Iterator[HubStore]:
-    files = {VIDEO: CONTENT, INFO: b'{"fps": 30}' * 20}
+@pytest.fixture(scope="module")
+def empty_hub() -> Iterator[LoopbackHub]:
+    """One Hub for a module: starting and ending it takes longer than most tests."""
     with LoopbackHub() as hub, online(hub):
-        dataset = hub.add_dataset("owner/name", private=True, token=TOKEN)
-        dataset.add_commit(files)
-        bucket = hub.add_bucket("owner/bucket", private=True, token=TOKEN)
-        for path, content in files.items():
-            bucket.put(path, content)
-        store = HubStore(hub, dataset, bucket)
-        yield store
-        store.close()
+        yield hub
+
+
+@pytest.fixture
+def store(empty_hub: LoopbackHub) -> Iterator[HubStore]:
+    """A Hub that is as if it were new."""
+    hub = empty_hub
+    files = {VIDEO: CONTENT, INFO: b'{"fps": 30}' * 20}
+    dataset = hub.add_dataset("owner/name", private=True, token=TOKEN)
+    dataset.add_commit(files)
+    bucket = hub.add_bucket("owner/bucket", private=True, token=TOKEN)
+    for path, content in files.items():
+        bucket.put(path, content)
+    hub.clear_log()
+    store = HubStore(hub, dataset, bucket)
+    yield store
+    store.close()
+    hub.faults.clear()
+    hub.resume_serving()
+    hub.shape()
+    hub.signed_url_ttl_s = 3600.0
+    hub.state.page_size = 1000
+    hub.state.relative_redirects = False
+    for known in (hub.state.datasets, hub.state.buckets, hub.state.tokens):
+        known.clear()
