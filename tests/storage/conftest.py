@@ -1,14 +1,35 @@
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
+from huggingface_hub import set_client_factory
 
 from tests.storage.hub_fixtures import CONTENT, INFO, TOKEN, VIDEO, HubStore
 from tests.support.hub import LoopbackHub, online
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_clients() -> Iterator[None]:
+    """The client of a user who brings a factory: without certificates, which take 30 ms to load."""
+    from huggingface_hub.utils._http import default_client_factory, hf_request_event_hook
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    set_client_factory(
+        lambda: httpx.Client(
+            verify=context,
+            headers={"x-factory": "ours"},
+            follow_redirects=True,
+            event_hooks={"request": [hf_request_event_hook]},
+        )
+    )
+    yield
+    set_client_factory(default_client_factory)
 
 
 @pytest.fixture(scope="module")
