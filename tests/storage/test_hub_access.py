@@ -297,3 +297,9 @@ def test_a_forked_child_neither_asks_again_nor_touches_its_parents_connections(s
     assert not store.asked("hub")
     theirs, ours = store.asked("cdn")
     assert theirs.connection != ours.connection
+
+
+def test_the_users_own_client_factory_makes_the_client(store: HubStore) -> None:
+    # `conftest` brings one that adds a header.
+    store.reader().read(VIDEO, 0, 1)
+    assert {request.headers.get("x-factory") for request in store.hub.log} == {"ours"}
