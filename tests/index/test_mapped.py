@@ -318,27 +318,25 @@ def test_every_cut_is_noticed(path: Path, tmp_path: Path) -> None:
 _NUMBERS = [0, 1, 7, 8, 255, (1 << 31) - 1, 1 << 32, (1 << 63) - 8, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_hostile_directory_reads_nothing_outside_the_file(
-    path: Path, tmp_path: Path, data: st.DataObject
-) -> None:
-    """Checksums are made right again, so that only the checks of places and lengths stand in the way."""
-    content = bytearray(opened(path, tmp_path).path.read_bytes())
-    end = layout.HEADER.itemsize + 4 * layout.RECORD.itemsize
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, end - 8))
-        width = data.draw(st.sampled_from([1, 4, 8]))
-        place -= place % width
-        number = data.draw(st.sampled_from(_NUMBERS)) % (1 << 8 * width)
-        content[place : place + width] = number.to_bytes(width, "little")
-    size = min(int.from_bytes(content[24:32], "little"), len(content))
-    content[12:16] = layout.directory_checksum(bytes(content[:size])).to_bytes(4, "little")
+def _changed(content: bytes, changes: list[tuple[int, int, int]]) -> bytearray:
+    """Puts numbers into a file: (place, bytes, number).
+
+    The checksum is made right again, so that only the checks of places and lengths stand in the way.
+    """
+    data = bytearray(content)
+    for place, width, number in changes:
+        data[place : place + width] = (number % (1 << 8 * width)).to_bytes(width, "little")
+    size = min(int.from_bytes(data[24:32], "little"), len(data))
+    data[12:16] = layout.directory_checksum(bytes(data[:size])).to_bytes(4, "little")
+    return data
+
+
+def _check_places(content: bytearray) -> None:
+    """Whatever passes the checks can be read without a fault, right or wrong."""
     try:
         header, records = layout.read_directory(memoryview(content))
     except SidecarError:
         return
-    # Whatever passed the checks can be read without a fault, right or wrong.
     part = mapped_module._Content(memoryview(content), header, records)
     part.text(header["identity"].item())
     for record in map(layout.fields_of, records):
@@ -351,6 +349,28 @@ def test_a_hostile_directory_reads_nothing_outside_the_file(
         for name in layout.COLUMNS:
             column = _dense(record, view, name)
             assert column is None or len(column) == record[name][2]
+
+
+@pytest.mark.parametrize("width", [1, 4, 8])
+def test_no_number_of_the_directory_is_believed(path: Path, tmp_path: Path, width: int) -> None:
+    content = opened(path, tmp_path).path.read_bytes()
+    end = layout.HEADER.itemsize + layout.RECORD.itemsize
+    for place in range(0, end, width):
+        for number in {number % (1 << 8 * width) for number in _NUMBERS}:
+            _check_places(_changed(content, [(place, width, number)]))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_no_numbers_together_are_believed(path: Path, tmp_path: Path, data: st.DataObject) -> None:
+    content = opened(path, tmp_path).path.read_bytes()
+    end = layout.HEADER.itemsize + 4 * layout.RECORD.itemsize
+    changes = []
+    for _ in range(data.draw(st.integers(2, 4))):
+        width = data.draw(st.sampled_from([1, 4, 8]))
+        place = data.draw(st.integers(0, end - 8)) // width * width
+        changes.append((place, width, data.draw(st.sampled_from(_NUMBERS))))
+    _check_places(_changed(content, changes))
 
 
 def test_a_damaged_file_is_reported_and_derived_anew(
