@@ -11,13 +11,11 @@ from lerobot_streaming.index import SampleTable
 from lerobot_streaming.index.columns import (
     ConstantColumn,
     DenseColumn,
-    DurationColumn,
     OffsetColumn,
-    SecondsColumn,
-    TickColumn,
     TimeColumn,
     search_sorted,
 )
+from lerobot_streaming.index.time_columns import DurationColumn, SecondsColumn, TickColumn
 from tests.index.random_tables import assert_equal, encoded, make_source, mapped, source_files
 from tests.index.videos import EDITED, LIBAV_FORMS, index, video
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lerobot_streaming.index import mapped_layout as layout
-from lerobot_streaming.index.columns import ConstantColumn, DenseColumn, SecondsColumn, TickColumn
+from lerobot_streaming.index.columns import ConstantColumn, DenseColumn
 from lerobot_streaming.index.spans import presentation_order
+from lerobot_streaming.index.time_columns import SecondsColumn, TickColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
