@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "dataset": {
         *("errors", "options", "plan", "items", "opening", "places", "progress", "stats", "stream", "worker")
     },
-    "train": {"errors", "options", "plan", "dataset", "items"},
+    "train": {"errors", "options", "plan", "dataset", "items", "places"},
     "cli": {"errors", "options", "storage", "index", "episodes", "places"},
     "__init__": {"dataset"},
 }
