@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lerobot_streaming.cli.process_facts import pss_mib
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -208,15 +210,6 @@ def make_contenders(options: argparse.Namespace, root: Path) -> tuple[list[Conte
     return contenders, remarks
 
 
-def _pss_mib(pid: int) -> float:
-    """Read the proportional set size of a process; 0 where the system does not tell."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("Pss:")), 0.0)
-
-
 def _take(batches: Iterator[dict[str, Any]], seconds: float) -> tuple[int, float]:
     """Draw whole batches for a time; returns the samples and the time they took."""
     samples = 0
@@ -243,7 +236,7 @@ def run_once(contender: Contender, options: argparse.Namespace) -> Run:
     _take(batches, options.warmup)
     samples, elapsed = _take(batches, options.seconds)
     pids = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
-    pss = [round(_pss_mib(pid), 1) for pid in pids]
+    pss = [round(pss_mib(pid) or 0.0, 1) for pid in pids]
     stats = contender.stats()
     # The workers end with the iterator.
     del batches

@@ -66,17 +66,17 @@ def check(data: bytes, source: SourceFile, first: int, last: int) -> bytes:
     samples = source.samples
     for k, i in enumerate(range(first, last + 1)):
         there, size = int(plan.sample_offsets[k]), int(plan.sizes[k])
-        here = int(samples.offsets[i])
+        here = int(samples.offsets[:][i])
         assert mini[there : there + size] == data[here : here + size]
     again = index(mini).samples
-    assert (again.offsets == plan.sample_offsets).all()
-    assert (again.sizes == samples.sizes[first : last + 1]).all()
-    assert (again.durations == samples.durations[first : last + 1]).all()
+    assert (again.offsets[:] == plan.sample_offsets).all()
+    assert (again.sizes[:] == samples.sizes[first : last + 1]).all()
+    assert (again.durations[:] == samples.durations[first : last + 1]).all()
     wanted = samples.pts_seconds[first : last + 1]
-    np.testing.assert_allclose(again.pts_seconds - again.pts_seconds[0], wanted - wanted[0], atol=1e-9)
-    assert again.pts_seconds[0] == 0
-    sync = [s - first for s in samples.sync_samples.tolist() if first <= s <= last]
-    assert again.sync_samples.tolist() == sync
+    np.testing.assert_allclose(again.pts_seconds[:], wanted - wanted[0], atol=1e-9)
+    assert again.pts_seconds[:][0] == 0
+    sync = [s - first for s in samples.sync_samples[:].tolist() if first <= s <= last]
+    assert again.sync_samples[:].tolist() == sync
     return mini
 
 
@@ -109,7 +109,7 @@ def shown(data: bytes) -> list[NDArray[Any]]:
 def test_a_player_shows_the_same_frames(name: str) -> None:
     data = video(name)
     source = index(data)
-    pts = source.samples.pts_seconds
+    pts = source.samples.pts_seconds[:]
     order = np.argsort(pts, kind="stable")
     whole = shown(data)
     half = source.samples.num_samples // 2
@@ -129,7 +129,7 @@ def test_bytes_of_other_tracks_are_left_out() -> None:
     source = index(data)
     plan = plan_mini_mp4(source, 0, source.samples.num_samples - 1)
     assert len(plan.payload_runs) > 5
-    assert plan.size_bytes - plan.header_bytes == source.samples.sizes.sum()
+    assert plan.size_bytes - plan.header_bytes == source.samples.sizes[:].sum()
     with av.open(io.BytesIO(fetch(data, plan)), "r") as container:
         assert [stream.type for stream in container.streams] == ["video"]
 
@@ -191,7 +191,7 @@ def test_spans_outside_the_file_are_refused(first: int, last: int) -> None:
 
 def test_numbers_that_no_box_can_hold_are_refused() -> None:
     source = index(video("h264 b-frames"))
-    huge = dataclasses.replace(source.samples, durations=source.samples.durations + (1 << 40))
+    huge = dataclasses.replace(source.samples, durations=source.samples.durations[:] + (1 << 40))
     with pytest.raises(Mp4FormatError, match="duration"):
         plan_mini_mp4(dataclasses.replace(source, samples=huge), 0, 5)
 

@@ -91,7 +91,7 @@ def test_numpy_reads_it_as_the_format_says(path: Path) -> None:
         assert archive["manifest_json"].shape == ()
         manifest = json.loads(archive["manifest_json"].item())
         assert archive["0/sample_pts"].dtype == np.float64
-        assert archive["0/sync_samples"].tolist() == first.samples.sync_samples.tolist()
+        assert archive["0/sync_samples"].tolist() == first.samples.sync_samples[:].tolist()
     assert manifest["version"] == manifest["sidecar"]["schema_version"] == 3
     assert manifest["sidecar"]["source_files"][0] == {"path": "videos/a.mp4", "size": first.size}
     assert manifest["sidecar"]["source_fingerprints"] == {}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lerobot_streaming.episodes.episode_spans import beyond_file, episode_spans
 from lerobot_streaming.episodes.mini_mp4 import MiniMp4Plan, fetch_mini_mp4, plan_mini_mp4
+from lerobot_streaming.episodes.mini_mp4_sizes import mini_mp4_sizes
 from lerobot_streaming.episodes.videos import EpisodeVideo, StreamParameters, timestamp_verdict
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, FrameTimestampError, MissingFileError
 from lerobot_streaming.index.extradata import codec_extradata, coded_size
@@ -39,7 +41,7 @@ class VideoCatalog:
         self._index = index
         self._tolerance_s = tolerance_s
         self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
-        self._sizes: dict[int, int] = {}
+        self._sizes = {camera: np.full(layout.num_episodes, -1, dtype=np.int64) for camera in layout.cameras}
         self._lock = Lock()
 
     def check(self) -> None:
@@ -49,35 +51,31 @@ class VideoCatalog:
             DatasetLayoutError: An episode lies beyond the end of a file.
         """
         for camera, table in self._layout.cameras.items():
-            ends = np.array(
-                [
-                    self._source(path)[1].last_pts_seconds if self._index.knows(path) else np.inf
-                    for path in table.files
-                ]
-            )[table.file_of]
-            # Two generous tests over all episodes find the few that are worth the exact one.
-            begins = table.from_seconds
-            lasts = begins + (self._layout.lengths - 1) / self._layout.fps
-            for position in np.flatnonzero((begins > ends) | (lasts > ends)).tolist():
-                self._check_inside(position, camera, float(ends[position]))
+            ends = [
+                self._source(path)[1].last_pts_seconds if self._index.knows(path) else np.inf
+                for path in table.files
+            ]
+            everybody = np.arange(self._layout.num_episodes)
+            file_ends = np.array(ends)[table.file_of]
+            outside = beyond_file(self._layout, table, everybody, file_ends, self._tolerance_s)
+            if outside.any():
+                position = int(np.argmax(outside))
+                raise self._outside(position, camera, ends[int(table.file_of[position])])
 
-    def _check_inside(self, position: int, camera: str, file_end: float) -> None:
+    def _outside(self, position: int, camera: str, file_end: float) -> DatasetLayoutError:
         layout, table = self._layout, self._layout.cameras[camera]
-        begin, length = float(table.from_seconds[position]), int(layout.lengths[position])
-        last = begin + (length - 1) / layout.fps
+        begin, path = float(table.from_seconds[position]), table.path(position)
         who = f"episode {layout.episode_index[position]}, camera {camera!r}"
         if begin > file_end + self._tolerance_s:
-            raise DatasetLayoutError(
-                f"from_timestamp {begin:.6f} s of {who}, lies beyond the end of file {table.path(position)}, "
-                f"whose last frame is at {file_end:.6f} s. Repair meta/episodes: the offset probably belongs "
-                "to another file."
+            return DatasetLayoutError(
+                f"from_timestamp {begin:.6f} s of {who}, lies beyond the end of file {path}, whose last "
+                f"frame is at {file_end:.6f} s. Repair meta/episodes: the offset probably belongs to another "
+                "file."
             )
-        if last > file_end + 0.5 / layout.fps:
-            raise DatasetLayoutError(
-                f"The {length} frames of {who}, begin at {begin:.6f} s and reach beyond the end of file "
-                f"{table.path(position)}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or "
-                "the video."
-            )
+        return DatasetLayoutError(
+            f"The {layout.lengths[position]} frames of {who}, begin at {begin:.6f} s and reach beyond the "
+            f"end of file {path}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or the video."
+        )
 
     def load_ahead(self, positions: Iterable[int]) -> None:
         """Says in which order episodes will be needed, so that their files are indexed in time.
@@ -96,10 +94,9 @@ class VideoCatalog:
         Returns:
             Bytes over all cameras, or None while a file has not been indexed.
         """
-        size = self._sizes.get(position)
-        if size is None and all(self._index.knows(path) for path in self._paths(position)):
+        if all(self._index.knows(path) for path in self._paths(position)):
             return self.size(position)
-        return size
+        return None
 
     def size(self, position: int) -> int:
         """Exact bytes of an episode's mini-MP4s; files that have not been indexed are indexed first.
@@ -114,11 +111,7 @@ class VideoCatalog:
             DatasetLayoutError: The episode lies beyond the end of a file.
             BadVideoFilesError: A file cannot be indexed.
         """
-        size = self._sizes.get(position)
-        if size is None:
-            size = sum(self.plan(position, camera).size_bytes for camera in self._layout.cameras)
-            self._sizes[position] = size
-        return size
+        return sum(self._camera_size(position, camera) for camera in self._layout.cameras)
 
     def sizes(self, positions: Sequence[int]) -> NDArray[np.int64]:
         """Exact bytes of the mini-MP4s of episodes; files that have not been indexed are indexed first.
@@ -135,6 +128,23 @@ class VideoCatalog:
         """
         self._index.load(path for position in positions for path in self._paths(position))
         return np.array([self.size(position) for position in positions], dtype=np.int64)
+
+    def _camera_size(self, position: int, camera: str) -> int:
+        sizes = self._sizes[camera]
+        if sizes[position] < 0:
+            self._measure_file(position, camera)
+            if sizes[position] < 0:
+                # It lies beyond the end of its file, which planning it says in full.
+                sizes[position] = self.plan(position, camera).size_bytes
+        return int(sizes[position])
+
+    def _measure_file(self, position: int, camera: str) -> None:
+        """Computes the sizes of all episodes in a file: together they cost little more than one."""
+        layout, table = self._layout, self._layout.cameras[camera]
+        source, frames, _ = self._source(table.path(position))
+        group = np.flatnonzero(table.file_of == table.file_of[position])
+        inside = group[~beyond_file(layout, table, group, frames.last_pts_seconds, self._tolerance_s)]
+        self._sizes[camera][inside] = mini_mp4_sizes(source, *episode_spans(layout, table, frames, inside))
 
     def _paths(self, position: int) -> Iterator[str]:
         return (table.path(position) for table in self._layout.cameras.values())
@@ -155,13 +165,11 @@ class VideoCatalog:
         layout, table = self._layout, self._layout.cameras[camera]
         path = table.path(position)
         source, frames, _ = self._source(path)
-        begin, length = float(table.from_seconds[position]), int(layout.lengths[position])
-        times = begin + np.arange(length + 1) / layout.fps
-        # `to_timestamp` is the end of the last frame or, in some datasets, its beginning: reach for the
-        # later.
-        times[length] = max(times[length - 1], float(table.to_seconds[position]) - 1 / layout.fps)
-        self._check_inside(position, camera, frames.last_pts_seconds)
-        return plan_mini_mp4(source, *frames.decode_span(frames.sample_at(times)))
+        only = np.array([position])
+        if beyond_file(layout, table, only, frames.last_pts_seconds, self._tolerance_s)[0]:
+            raise self._outside(position, camera, frames.last_pts_seconds)
+        first, last = episode_spans(layout, table, frames, only)
+        return plan_mini_mp4(source, int(first[0]), int(last[0]))
 
     def fetch(
         self, position: int, camera: str, timestamps: NDArray[np.float64], reader: RangeReader

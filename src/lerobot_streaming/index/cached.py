@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lerobot_streaming.errors import SidecarError
-from lerobot_streaming.index.sidecar import open_sidecar
+from lerobot_streaming.errors import SidecarError, SidecarLockTimeoutError, StreamingError
+from lerobot_streaming.index.mapped import open_mapped
+from lerobot_streaming.index.sidecar import check_fit, open_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,25 @@ class CachePlace:
         if not self.path.exists():
             return None
         try:
-            return open_sidecar(self.path, self.identity, files)
+            return self._open(files)
         except SidecarError as error:
+            if isinstance(error, SidecarLockTimeoutError):
+                raise
             _logger.info("the cached video index is made anew: %s", error)
             return None
+
+    def _open(self, files: Mapping[str, int]) -> SampleIndex:
+        try:
+            index = open_mapped(self.path, self.lerobot_home, lock_timeout_s=self.lock_timeout_s)
+        except OSError as error:
+            if isinstance(error, StreamingError):
+                raise
+            # Where nothing can be mapped, the sidecar itself serves: each process reads its tables from it.
+            _logger.info("the video index is read from the sidecar itself: %s", error)
+            return open_sidecar(self.path, self.identity, files)
+        try:
+            check_fit(index.identity, index.files, self.identity, files)
+        except SidecarError:
+            index.close()
+            raise
+        return index

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lerobot_streaming.errors import Mp4FormatError
+from lerobot_streaming.index.columns import search_sorted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 _MAX_U32 = 0xFFFFFFFF
 _MAX_I32 = 0x7FFFFFFF
+
+WIDE_TIMES = _MAX_U32
+"""Duration in ticks from which times are written in 64 bits; the last 32-bit number means "unknown"."""
+WIDE_EDIT = _MAX_I32 + 1
+"""Ticks from which the edit list is written in 64 bits."""
+WIDE_OFFSETS = _MAX_U32 - (1 << 28) + 1
+"""Payload bytes from which chunk offsets are written in 64 bits: decided without the header's own size, which
+depends on the answer."""
+MAX_SAMPLE_VALUES = {"duration": _MAX_U32, "size": _MAX_U32, "composition offset": _MAX_I32 >> 2}
+"""Largest magnitudes of samples' numbers that the boxes can hold."""
+
 _UNITY_MATRIX = struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
 _HANDLER_NAME = b"VideoHandler\0"
 _TRACK_ID = 1
@@ -63,27 +75,31 @@ class SpanTables:
 
     @property
     def _wide_times(self) -> bool:
-        return max(self.duration, self.presented) >= _MAX_U32
+        return max(self.duration, self.presented) >= WIDE_TIMES
 
     @property
     def _wide_edit(self) -> bool:
-        return max(self.presented, self.media_time) > _MAX_I32
+        return max(self.presented, self.media_time) >= WIDE_EDIT
 
     @property
     def _wide_offsets(self) -> bool:
-        # Decided without the header's own size, which depends on the answer.
-        return self.payload_bytes > _MAX_U32 - (1 << 28)
+        return self.payload_bytes >= WIDE_OFFSETS
 
     def size(self) -> int:
         """Computes the size in bytes of `build()`'s result, from the tables' lengths alone."""
-        size = len(self.header.ftyp) + _FIXED_BYTES + (16 if self._wide_offsets else 8)
-        size += _WIDE_TIMES_BYTES if self._wide_times else 0
-        size += (44 if self._wide_edit else 36) if self.media_time else 0
-        size += 8 + len(self.header.stsd_body) + 16 + 8 * len(self.times)
-        size += 0 if self.composition is None else 16 + 8 * len(self.composition)
-        size += 0 if self.sync is None else 16 + 4 * len(self.sync)
-        size += 16 + 12 * len(self.chunks) + 20 + 4 * len(self.sizes)
-        return size + 16 + (8 if self._wide_offsets else 4) * len(self.chunk_places)
+        return header_bytes(
+            self.header,
+            samples=len(self.sizes),
+            time_runs=len(self.times),
+            composition_runs=0 if self.composition is None else len(self.composition),
+            sync_samples=len(self.sizes) if self.sync is None else len(self.sync),
+            chunk_rows=len(self.chunks),
+            chunks=len(self.chunk_places),
+            has_edit=self.media_time != 0,
+            wide_edit=self._wide_edit,
+            wide_times=self._wide_times,
+            wide_offsets=self._wide_offsets,
+        )
 
     def build(self) -> bytes:
         """Writes `ftyp`, `moov` and the header of `mdat`."""
@@ -154,6 +170,58 @@ class SpanTables:
 _LANGUAGE_UNDEFINED = struct.pack(">HH", 0x55C4, 0)  # "und" in 3 times 5 bits.
 
 
+def header_bytes[N: (int, NDArray[np.int64])](
+    header: Mp4Header,
+    *,
+    samples: N,
+    time_runs: N,
+    composition_runs: N,
+    sync_samples: N,
+    chunk_rows: N,
+    chunks: N,
+    has_edit: N,
+    wide_edit: N,
+    wide_times: N,
+    wide_offsets: N,
+) -> N:
+    """Computes the bytes before a payload from the lengths of the tables; for one span or for many at once.
+
+    Args:
+        header: File-level facts of the source.
+        samples: Samples of the span.
+        time_runs: Rows of `stts`.
+        composition_runs: Rows of `ctts`; 0: there is none.
+        sync_samples: Sync samples among the samples; when all are, there is no `stss`.
+        chunk_rows: Rows of `stsc`.
+        chunks: Rows of `stco`.
+        has_edit: 1 when there is an edit list, else 0.
+        wide_edit: 1 when it has 64-bit numbers, else 0.
+        wide_times: 1 when durations have 64 bits, else 0.
+        wide_offsets: 1 when chunk offsets and the payload's size have 64 bits, else 0.
+
+    Returns:
+        Bytes of what `SpanTables.build` gives.
+    """
+    fixed = len(header.ftyp) + _FIXED_BYTES + 8 + 8 + len(header.stsd_body) + 16 + 16 + 20 + 16
+    size = fixed + 8 * time_runs + 12 * chunk_rows + 4 * samples + (4 + 4 * wide_offsets) * chunks
+    size = size + 8 * wide_offsets + _WIDE_TIMES_BYTES * wide_times + (36 + 8 * wide_edit) * has_edit
+    size = size + 16 * (composition_runs != 0) + 8 * composition_runs
+    total: N = size + (16 + 4 * sync_samples) * (sync_samples != samples)
+    return total
+
+
+def fits_boxes(header: Mp4Header) -> bool:
+    """Tells whether the file-level numbers of a source fit the boxes.
+
+    Args:
+        header: File-level facts of the source.
+
+    Returns:
+        False when one is too large.
+    """
+    return header.timescale <= _MAX_U32 and max(header.width, header.height) <= 0xFFFF
+
+
 def span_tables(
     source: SourceFile, first: int, last: int, places: NDArray[np.int64], payload_bytes: int
 ) -> SpanTables:
@@ -176,16 +244,17 @@ def span_tables(
     span = slice(first, last + 1)
     durations, sizes = samples.durations[span], samples.sizes[span]
     offsets = samples.composition_offsets[span]
-    for name, array, limit in (
-        ("duration", durations, _MAX_U32),
-        ("size", sizes, _MAX_U32),
-        ("composition offset", np.abs(offsets), _MAX_I32 >> 2),
+    for name, array in (
+        ("duration", durations),
+        ("size", sizes),
+        ("composition offset", np.abs(offsets)),
     ):
+        limit = MAX_SAMPLE_VALUES[name]
         if not 0 <= int(array.min()) <= int(array.max()) <= limit:
             raise Mp4FormatError(
                 f"'{source.path}': a sample {name} is outside 0..{limit}; rebuild the sidecar"
             )
-    if header.timescale > _MAX_U32 or max(header.width, header.height) > 0xFFFF:
+    if not fits_boxes(header):
         raise Mp4FormatError(f"'{source.path}': timescale, width or height is too large; rebuild the sidecar")
     ticks = np.cumsum(durations) - durations + offsets
     lowest = int(ticks.min())
@@ -195,7 +264,7 @@ def span_tables(
     # Leading pictures of the first GOP, which cannot be decoded without the one before, lie before the first
     # sample's time: the edit list hides them.
     media_time = int(ticks[0])
-    sync_from, sync_to = np.searchsorted(samples.sync_samples, (first, last + 1))
+    sync_from, sync_to = search_sorted(samples.sync_samples, np.array((first, last + 1))).tolist()
     sync = samples.sync_samples[sync_from:sync_to] - (first - 1)
     entries = None if source.description_index is None else source.description_index[span]
     chunk_starts = _chunk_starts(places, sizes, entries)

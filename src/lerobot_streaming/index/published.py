@@ -106,7 +106,7 @@ def _find(reader: HubStoreReader, identity: SidecarIdentity, files: Mapping[str,
                 content = archive.read(info)
             # The text lies behind the array's header; braces occur nowhere before it but in that header.
             found, entries = parse_manifest(content[content.index(b"\n") + 1 :].rstrip(b"\0"))
-            check_fit(found, entries, identity, files)
+            check_fit(found, {entry.path: entry.size for entry in entries}, identity, files)
         except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError) as error:
             _logger.info("published video index '%s' is of other data: %s", path, error)
             continue

@@ -18,7 +18,7 @@ from lerobot_streaming.index.sample_index import SampleIndex
 from lerobot_streaming.index.tables import SampleTable, SourceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -124,15 +124,26 @@ class Sidecar(SampleIndex):
             source = self._sources.setdefault(path, self.read(path))
         return source
 
+    def read_all(self) -> Iterator[SourceFile]:
+        """Reads and validates the table of every file, keeping none of them.
+
+        Yields:
+            The indexed files, in stored order.
+
+        Raises:
+            SidecarError: An array is missing, damaged, or not inside its file.
+        """
+        for path in self._entries:
+            yield self._sources.get(path) or self.read(path)
+
     def validate(self) -> None:
         """Reads and checks the arrays of every file, keeping none of them.
 
         Raises:
             SidecarError: An array is missing, damaged, or not inside its file.
         """
-        for path in self._entries:
-            if path not in self._sources:
-                self.read(path)
+        for _ in self.read_all():
+            pass
 
     def close(self) -> None:
         """Closes the archive; tables that were read stay usable."""
@@ -233,7 +244,7 @@ def open_sidecar(
     try:
         manifest = archive.array(_MANIFEST, "S", scalar=True).tobytes().rstrip(b"\0")
         found, entries = parse_manifest(manifest)
-        check_fit(found, entries, identity, files)
+        check_fit(found, {entry.path: entry.size for entry in entries}, identity, files)
     except SidecarError as error:
         archive.close()
         raise SidecarError(f"sidecar '{path}' cannot be used: {error}") from error
@@ -242,7 +253,7 @@ def open_sidecar(
 
 def check_fit(
     found: SidecarIdentity,
-    entries: Iterable[FileEntry],
+    sizes: Mapping[str, int],
     identity: SidecarIdentity | None,
     files: Mapping[str, int] | None,
 ) -> None:
@@ -250,7 +261,7 @@ def check_fit(
 
     Args:
         found: What it says it belongs to.
-        entries: Its files.
+        sizes: Path -> size in bytes of its files.
         identity: As in `open_sidecar`.
         files: As in `open_sidecar`.
 
@@ -269,7 +280,6 @@ def check_fit(
                     f"'{path}' has changed: its fingerprint is {wanted.get(path)!r}, not {prints.get(path)!r}"
                 )
     if files is not None:
-        sizes = {entry.path: entry.size for entry in entries}
         for path, size in files.items():
             if sizes.get(path) != size:
                 raise SidecarError(f"it holds '{path}' with {sizes.get(path)} bytes, but the file has {size}")

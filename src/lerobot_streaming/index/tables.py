@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from lerobot_streaming.index.columns import Column
 
 MAX_SAMPLES = 1 << 24
 """Samples that one file may have (155 hours at 30 fps): compact tables can claim billions in a few bytes."""
@@ -17,7 +19,9 @@ MAX_SAMPLES = 1 << 24
 # Arrays have no single truth value, so the generated `==` would raise: identity comparison instead.
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleTable:
-    """The video samples of one file in decode order; the arrays are those of the sidecar (schema 3).
+    """The video samples of one file in decode order; the columns are those of the sidecar (schema 3).
+
+    A column is an array or computes its entries: take slices of it, or entries by number.
 
     Attributes:
         pts_seconds: float64 (n). Presentation times in seconds, with the edit list applied.
@@ -28,12 +32,12 @@ class SampleTable:
         sync_samples: int64 (k). 0-based numbers of the sync samples, ascending.
     """
 
-    pts_seconds: NDArray[np.float64]
-    durations: NDArray[np.int64]
-    composition_offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    sync_samples: NDArray[np.int64]
+    pts_seconds: Column[np.float64]
+    durations: Column[np.int64]
+    composition_offsets: Column[np.int64]
+    sizes: Column[np.int64]
+    offsets: Column[np.int64]
+    sync_samples: Column[np.int64]
 
     @property
     def num_samples(self) -> int:
@@ -51,37 +55,36 @@ class SampleTable:
             ascending and in range.
         """
         n = self.num_samples
-        arrays = {
+        columns: dict[str, Column[Any]] = {
             "sample_pts": self.pts_seconds,
             "sample_durations": self.durations,
             "sample_composition_offsets": self.composition_offsets,
             "sample_offsets": self.offsets,
         }
-        for name, array in arrays.items():
-            if len(array) != n:
-                return f"{name} has {len(array)} entries, but sample_sizes has {n}"
+        for name, column in columns.items():
+            if len(column) != n:
+                return f"{name} has {len(column)} entries, but sample_sizes has {n}"
         if n == 0:
             return "there are no samples"
-        if not np.isfinite(self.pts_seconds).all():
+        if not np.isfinite(self.pts_seconds[:]).all():
             return "sample_pts holds a time that is not finite"
-        if int(self.durations.min()) < 0:
-            return (
-                f"sample {int(self.durations.argmin())} has a negative duration: decode time goes backwards"
-            )
-        if int(self.sizes.min()) < 0 or int(self.offsets.min()) < 0:
+        durations, sizes, offsets = self.durations[:], self.sizes[:], self.offsets[:]
+        if int(durations.min()) < 0:
+            return f"sample {int(durations.argmin())} has a negative duration: decode time goes backwards"
+        if int(sizes.min()) < 0 or int(offsets.min()) < 0:
             return "a sample has a negative size or offset"
         # The subtraction cannot overflow where a sum of two hostile numbers could.
-        outside = np.flatnonzero(self.offsets > file_size - self.sizes)
+        outside = np.flatnonzero(offsets > file_size - sizes)
         if len(outside):
             k = int(outside[0])
             return (
-                f"sample {k} lies at byte {int(self.offsets[k])} with {int(self.sizes[k])} bytes, beyond the "
-                f"end of the file ({file_size} bytes)"
+                f"sample {k} lies at byte {int(offsets[k])} with {int(sizes[k])} bytes, beyond the end of "
+                f"the file ({file_size} bytes)"
             )
         return self._find_sync_fault()
 
     def _find_sync_fault(self) -> str | None:
-        sync = self.sync_samples
+        sync = self.sync_samples[:]
         if len(sync) == 0:
             return None
         if int(sync[0]) < 0 or int(sync[-1]) >= self.num_samples:

@@ -138,7 +138,7 @@ class RangeReader(Protocol):
             path: Any file of it.
 
         Raises:
-            OptionError: It gives whole files only.
+            FetchError: It gives whole files only, or could not be asked.
         """
         return
 

@@ -44,7 +44,9 @@ def classify(error: BaseException) -> Fault:
     if statuses:
         return _of_status(statuses[0])
     if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-        return Fault.MISSING
+        # fsspec's HTTP calls a file missing whenever it could not ask, and says in the cause why.
+        unasked = error.__cause__ is not None and classify(error.__cause__) is Fault.TRANSIENT
+        return Fault.TRANSIENT if unasked else Fault.MISSING
     names = [base.__name__.lower() for base in type(error).__mro__]
     if isinstance(error, PermissionError) or _any_in(_CREDENTIAL_WORDS, names):
         return Fault.REFUSED
@@ -116,13 +118,14 @@ def _metadata(error: BaseException) -> dict[str, Any]:
 def _status(error: BaseException) -> int | None:
     """The HTTP status that an exception carries: aiohttp, botocore, httpx, requests and gcsfs name it so."""
     response = getattr(error, "response", None)
-    for value in (
-        getattr(error, "status", None),
-        getattr(error, "status_code", None),
-        getattr(response, "status_code", None),
-        _metadata(error).get("HTTPStatusCode"),
-        getattr(error, "code", None),
+    for holder, name in (
+        (error, "status"),
+        (error, "status_code"),
+        (response, "status_code"),
+        (error, "code"),
     ):
+        value = getattr(holder, name, None)
         if isinstance(value, int) and 400 <= value <= 599:
             return value
-    return None
+    value = _metadata(error).get("HTTPStatusCode")
+    return value if isinstance(value, int) and 400 <= value <= 599 else None

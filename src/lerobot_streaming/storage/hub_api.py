@@ -60,7 +60,7 @@ class HubApi:
         from huggingface_hub import constants  # noqa: PLC0415
 
         if isinstance(token, str) and not (token.isascii() and token.isprintable() and token.strip()):
-            raise OptionError("token has characters that no token has: line breaks, or letters beyond ASCII.")
+            raise OptionError("token is empty, or has characters that no token has; copy it again.")
         self._session = session
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
         self._token = token

@@ -73,8 +73,10 @@ class Scrubber:
         Returns:
             Its text on one line, without secrets, user information and queries.
         """
-        line = " ".join(_USER_INFO.sub("", hide_queries(str(text))).split())
-        return self._pattern.sub(_MASK, line) if self._pattern.pattern else line
+        shown = str(text)
+        # First, while the secrets are still spelled as they are known.
+        shown = self._pattern.sub(_MASK, shown) if self._pattern.pattern else shown
+        return " ".join(_USER_INFO.sub("", hide_queries(shown)).split())
 
 
 def _texts(value: object, name: str = "") -> Iterable[str]:
