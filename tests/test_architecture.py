@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "options", "items", "opening", "places", "ranks", "resume", "resumable", "stats"),
         *("stream", "worker", "accelerate_guard"),
     },
-    "train": {"errors", "options", "dataset", "items", "ranks", "versions", "accelerate_guard"},
+    "train": {"errors", "options", "dataset", "items", "places", "ranks", "versions", "accelerate_guard"},
     "cli": {"errors", "options", "storage", "index", "episodes", "places", "dataset"},
     "__init__": {"dataset"},
 }

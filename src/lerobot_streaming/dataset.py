@@ -230,7 +230,9 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
     def meta(self) -> Any:
         """Lerobot's metadata object; a worker loads its own from the local directory when it is asked for."""
         if self._meta is None:
-            self._meta = load_metadata(self.repo_id, self.root, self.revision, self.depth_output_unit)
+            self._meta = load_metadata(
+                self.repo_id, self.root, self.revision, self.depth_output_unit, repo_type=self.repo_type
+            )
         return self._meta
 
     @property

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from lerobot_streaming.episodes.layout import episode_files
-from lerobot_streaming.errors import DatasetLayoutError, MissingFileError, OptionError
-from lerobot_streaming.index.published import PublishedSidecars
+from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, OptionError
+from lerobot_streaming.index.published import SIDECAR_FOLDER, PublishedSidecars
+from lerobot_streaming.storage.folder_copy import check_holds, copy_files, list_folder, listing_digest
 from lerobot_streaming.storage.open_reader import open_reader, parse_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lerobot_streaming.options import Options
-    from lerobot_streaming.storage.base import RangeReader
+    from lerobot_streaming.storage.base import FileStat, RangeReader
+    from lerobot_streaming.storage.hub_store import HubStoreReader
 
 BUCKET_URI: Final = "hf://buckets/"
 
@@ -136,7 +138,6 @@ def _recorded_here(repo_id: str) -> Path | None:
 
 
 def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - heavy
     from lerobot.utils.constants import HF_LEROBOT_HUB_CACHE  # noqa: PLC0415
 
     from lerobot_streaming.storage.hub_api import resolve_commit  # noqa: PLC0415 - heavy
@@ -147,26 +148,19 @@ def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
             "Check repo_id, or pass the dataset's directory as `root`."
         )
     commit = resolve_commit(request.repo_id, _tag(request), token=request.token)
-    folder = snapshot_download(
-        request.repo_id,
-        repo_type="dataset",
-        revision=commit,
-        cache_dir=HF_LEROBOT_HUB_CACHE,
-        allow_patterns="meta/*",
-        token=request.token,
-        force_download=request.force_cache_sync,
-    )
-    meta = load_metadata(request.repo_id, Path(folder), commit, request.depth_output_unit)
-    home = f"hf://datasets/{request.repo_id}@{commit}"
-    place = request.data_root if request.data_root is not None else home
-    published = (
-        PublishedSidecars(request.repo_id, is_bucket=False, token=request.token) if place == home else None
-    )
-    return DatasetPlace(meta, "dataset", commit, _open(place, request, options), published)
+    home = _open_home(f"hf://datasets/{request.repo_id}@{commit}", request, options)
+    # Where lerobot itself keeps the files of a commit, so that both find what either has downloaded.
+    repository = Path(HF_LEROBOT_HUB_CACHE) / f"datasets--{request.repo_id.replace('/', '--')}"
+    files = _list_metadata(home)
+    folder = repository / "snapshots" / commit
+    copy_files(home, files, folder, anew=request.force_cache_sync)
+    meta = load_metadata(request.repo_id, folder, commit, request.depth_output_unit)
+    return _place(request, options, meta, "dataset", commit, home)
 
 
 def _tag(request: DatasetRequest) -> str:
     """The revision to resolve: what lerobot would choose when the user names none, or a format version."""
+    import httpx  # noqa: PLC0415 - heavy
     from lerobot.datasets.dataset_metadata import (  # noqa: PLC0415
         CODEBASE_VERSION,
         get_safe_version,
@@ -182,33 +176,51 @@ def _tag(request: DatasetRequest) -> str:
         return resolve_commit(request.repo_id, wanted, token=request.token)
     except MissingFileError:
         # No such tag: lerobot takes an older compatible one, or says that there is none.
-        return str(get_safe_version(request.repo_id, wanted, token=request.token))
+        try:
+            return str(get_safe_version(request.repo_id, wanted, token=request.token))
+        except httpx.HTTPError as error:
+            raise FetchError(
+                f"could not ask the Hub which format versions {request.repo_id!r} is tagged with: {error}. "
+                "Try again, or pass a revision."
+            ) from error
 
 
 def _in_bucket(request: DatasetRequest, options: Options) -> DatasetPlace:
-    from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # noqa: PLC0415
+    from lerobot.utils.constants import HF_LEROBOT_HUB_CACHE  # noqa: PLC0415
 
-    reader = _open(f"{BUCKET_URI}{request.repo_id}", request, options)
-    # Asks for access in our own words before lerobot does in its own.
-    if reader.stat_many(["meta/info.json"])["meta/info.json"].size < 0:
-        raise MissingFileError(
-            f"bucket {request.repo_id!r} holds no LeRobotDataset: it has no meta/info.json. Check repo_id."
-        )
-    meta = LeRobotDatasetMetadata(
-        request.repo_id,
-        None,
-        request.revision,
-        request.force_cache_sync,
-        repo_type="bucket",
-        token=request.token,
+    home = _open_home(f"{BUCKET_URI}{request.repo_id}", request, options)
+    files = _list_metadata(home)
+    # A bucket has no commits, and whoever reads the metadata later must find what was read first: the
+    # content names the directory.
+    bucket = Path(HF_LEROBOT_HUB_CACHE) / f"buckets--{request.repo_id.replace('/', '--')}"
+    folder = bucket / "snapshots" / listing_digest(files)
+    copy_files(home, files, folder, anew=request.force_cache_sync)
+    meta = load_metadata(
+        request.repo_id, folder, request.revision, request.depth_output_unit, repo_type="bucket"
     )
-    meta.rescale_depth_stats(request.depth_output_unit)
-    published = PublishedSidecars(request.repo_id, is_bucket=True, token=request.token)
+    return _place(request, options, meta, "bucket", str(meta.revision), home)
+
+
+def _open_home(location: str, request: DatasetRequest, options: Options) -> HubStoreReader:
+    """The store that a dataset on the Hub is named after, which has its metadata."""
+    return cast("HubStoreReader", _open(location, request, options))
+
+
+def _list_metadata(home: HubStoreReader) -> dict[str, FileStat]:
+    """Lists the metadata. Sidecars that are published beside it are left out: they may be large."""
+    files = list_folder(home, "meta", without=SIDECAR_FOLDER)
+    check_holds(files, "meta/info.json", home.root)
+    return files
+
+
+def _place(
+    request: DatasetRequest, options: Options, meta: Any, repo_type: str, revision: str, home: HubStoreReader
+) -> DatasetPlace:
+    """The place of a dataset on the Hub, whose payload may lie elsewhere."""
     if request.data_root is not None:
-        return DatasetPlace(
-            meta, "bucket", str(meta.revision), _open(request.data_root, request, options), None
-        )
-    return DatasetPlace(meta, "bucket", str(meta.revision), reader, published)
+        return DatasetPlace(meta, repo_type, revision, _open(request.data_root, request, options), None)
+    published = PublishedSidecars(request.repo_id, is_bucket=repo_type == "bucket", token=request.token)
+    return DatasetPlace(meta, repo_type, revision, home, published)
 
 
 def _open(place: str | Path, request: DatasetRequest, options: Options) -> RangeReader:
@@ -221,7 +233,14 @@ def _open(place: str | Path, request: DatasetRequest, options: Options) -> Range
     )
 
 
-def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_unit: str) -> Any:
+def load_metadata(
+    repo_id: str,
+    root: Path,
+    revision: str | None,
+    depth_output_unit: str,
+    *,
+    repo_type: str = "dataset",
+) -> Any:
     """Loads lerobot's own metadata object from a local directory.
 
     Args:
@@ -229,6 +248,7 @@ def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_u
         root: Local directory that holds `meta/`.
         revision: Revision that the dataset is opened as.
         depth_output_unit: "m" or "mm"; depth statistics are rescaled to it.
+        repo_type: What the directory is a copy of.
 
     Returns:
         `lerobot.datasets.LeRobotDatasetMetadata`.
@@ -241,7 +261,7 @@ def load_metadata(repo_id: str, root: Path, revision: str | None, depth_output_u
     from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata  # noqa: PLC0415
 
     _check_metadata_files(root)
-    meta = LeRobotDatasetMetadata(repo_id, root, revision)
+    meta = LeRobotDatasetMetadata(repo_id, root, revision, repo_type=repo_type)
     meta.rescale_depth_stats(depth_output_unit)
     return meta
 

@@ -286,7 +286,9 @@ class EpisodeStream:
     def _make_item(self, slot: Slot[_Task, tuple[Draw, Item]]) -> tuple[Draw, Item]:
         draw, future = slot.take()
         position, episode = draw.position, self._parts.layout.episode_index[draw.position]
-        slot.begin(f"Fetching episode {episode}")
+        if "://" not in self._parts.reader.root:
+            # Other stores have a deadline of their own, longer than the stall timeout, and say what failed.
+            slot.begin(f"Fetching episode {episode}")
         payload = future.result()
         converter = getattr(self._converters, "value", None)
         if converter is None:

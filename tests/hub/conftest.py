@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.hub import Dataset
+    from tests.support.datasets import Shelf
+    from tests.support.hub import Bucket, Dataset
+    from tests.support.oracle import Item
 
 TOKEN = "hf_owner"  # noqa: S105  # Nobody else accepts it.
 READ_TOKEN = "hf_reader"  # noqa: S105
@@ -63,3 +65,53 @@ def http() -> Iterator[httpx.Client]:
     """A bare HTTP client that does not follow redirects."""
     with httpx.Client(trust_env=False, timeout=20.0) as bare:
         yield bare
+
+
+# A dataset that can be streamed: these replace the small files above where a test asks for them.
+
+
+@pytest.fixture
+def lerobot_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home for lerobot's caches that no other test has filled."""
+    from lerobot.utils import constants
+
+    home = tmp_path / "lerobot-home"
+    monkeypatch.setattr(constants, "HF_LEROBOT_HOME", home)
+    monkeypatch.setattr(constants, "HF_LEROBOT_HUB_CACHE", home / "hub")
+    # For processes that a test starts.
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def root(shelf: Shelf) -> Path:
+    return shelf.root("rotating_files")
+
+
+@pytest.fixture(scope="session")
+def expected(root: Path) -> dict[int, Item]:
+    """What map-style gives for the local directory."""
+    from tests.support.oracle import map_items
+
+    return map_items(root, return_uint8=True)
+
+
+@pytest.fixture
+def streamed(
+    hub: LoopbackHub, root: Path, lerobot_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Dataset]:
+    """A private dataset on the Hub, which this process and those that it starts can reach."""
+    assert not lerobot_home.exists()
+    made = hub.add_dataset("owner/set", root, private=True, token=TOKEN, read_token=READ_TOKEN)
+    made.tag("v3.0")
+    with online(hub):
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        yield made
+
+
+@pytest.fixture
+def bucket(hub: LoopbackHub, streamed: Dataset, root: Path) -> Bucket:
+    """A private bucket of the same files."""
+    assert streamed.commit
+    return hub.add_bucket("owner/bucket", root, private=True, token=TOKEN, read_token=READ_TOKEN)

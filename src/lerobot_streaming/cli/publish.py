@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lerobot_streaming.errors import AccessError, FetchError, OptionError
 from lerobot_streaming.index.published import SIDECAR_BRANCH, SIDECAR_FOLDER
+from lerobot_streaming.storage.http_session import hub_utils
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,10 @@ def check_publishable(place: DatasetPlace, repo_id: str) -> None:
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - heavy
 
     try:
-        HfApi().auth_check(repo_id, repo_type=place.repo_type, write=True)
+        if place.repo_type == "bucket":
+            _check_bucket(repo_id)
+        else:
+            HfApi().auth_check(repo_id, repo_type=place.repo_type, write=True)
     except HfHubHTTPError as error:
         raise AccessError(
             f"--push needs the right to write to {place.repo_type} {repo_id!r}, which this token does not "
@@ -45,6 +49,15 @@ def check_publishable(place: DatasetPlace, repo_id: str) -> None:
         ) from error
     except (httpx.HTTPError, OSError) as error:
         raise FetchError(f"could not ask the Hub for the right to write to {repo_id!r}: {error}") from error
+
+
+def _check_bucket(repo_id: str) -> None:
+    """Asks for what every upload to a bucket begins with: there is no call that only asks for the right."""
+    from huggingface_hub import constants, get_session  # noqa: PLC0415 - heavy
+
+    utils = hub_utils()
+    url = f"{constants.ENDPOINT}/api/buckets/{repo_id}/xet-write-token"
+    utils.hf_raise_for_status(get_session().get(url, headers=utils.build_hf_headers()))
 
 
 def publish(place: DatasetPlace, identity: SidecarIdentity, sidecar: Path) -> str:
@@ -86,6 +99,8 @@ def publish(place: DatasetPlace, identity: SidecarIdentity, sidecar: Path) -> st
             f"the Hub refused to take the sidecar of {repo_id!r} ({error.response.status_code}); it lies at "
             f"{sidecar}"
         ) from error
-    except (httpx.HTTPError, OSError) as error:
-        raise FetchError(f"uploading {sidecar} to {repo_id!r} failed: {error}") from error
+    except (httpx.HTTPError, OSError, RuntimeError) as error:  # The client's own, of a failed upload.
+        raise FetchError(
+            f"uploading the sidecar to {repo_id!r} failed: {error}; it lies at {sidecar}, try again"
+        ) from error
     return f"hf://datasets/{repo_id}@{SIDECAR_BRANCH}/{path}"

@@ -9,6 +9,7 @@ booleans as bool.
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 
 from lerobot_streaming.episodes.columns import column_tensor, row_value
-from lerobot_streaming.errors import DatasetLayoutError, FetchError, RowError
+from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, RowError
 from lerobot_streaming.storage.range_file import RangeFile
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ _TAIL_BYTES: Final = 64 * 1024
 
 _SPARE_BYTES: Final = 256 * 1024
 """Unwanted bytes that are read without a second thought rather than ask for two ranges."""
+
+_FOOTERS_AT_A_TIME: Final = 8
 
 REQUIRED_COLUMNS: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every LeRobotDataset v3 data file has (lerobot.utils.constants.DEFAULT_FEATURES)."""
@@ -151,6 +154,10 @@ class RowReader:
                 not there; the message names file and episode.
         """
         layout = self._layout
+        positions = list(positions)
+        paths = dict.fromkeys(layout.data_path(position) for position in positions)
+        with ThreadPoolExecutor(_FOOTERS_AT_A_TIME, thread_name_prefix="footer") as pool:
+            list(pool.map(self._footer, paths))
         for position in positions:
             footer = self._footer(layout.data_path(position))
             groups = self._candidates(footer, position)
@@ -195,6 +202,10 @@ class RowReader:
                 source.preload(*span)
             with pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=present, use_threads=False)
+        except (FetchError, MissingFileError) as error:
+            raise type(error)(
+                f"Could not read the rows of episode {layout.episode_index[position]}: {error}"
+            ) from error
         except (pa.ArrowException, OSError) as error:
             raise FetchError(
                 f"Could not read the rows of episode {layout.episode_index[position]} from {path} below "

@@ -6,7 +6,6 @@ import logging
 from typing import Any, Final
 
 import torch
-from lerobot.datasets import LeRobotDatasetMetadata
 from lerobot.datasets.factory import resolve_delta_timestamps
 from lerobot.transforms import ImageTransforms
 from lerobot.utils.constants import IMAGENET_STATS
@@ -14,6 +13,8 @@ from lerobot.utils.constants import IMAGENET_STATS
 from lerobot_streaming.accelerate_guard import protect_loaders
 from lerobot_streaming.dataset import StreamingLeRobotDataset
 from lerobot_streaming.errors import OptionError
+from lerobot_streaming.options import Options
+from lerobot_streaming.places import DatasetRequest, find_dataset
 from lerobot_streaming.ranks import rank_and_world
 from lerobot_streaming.train.config import option_values
 from lerobot_streaming.train.held_out import HeldOutDataset
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 SEED_WHEN_NULL: Final = 42
 """Order seed of a run with `--seed=null`."""
-
-_BUCKET_URI: Final = "hf://buckets/"
 
 
 def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutDataset | None]:
@@ -47,12 +46,12 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
     if not isinstance(cfg.dataset.repo_id, str):
         raise OptionError("--dataset.repo_id must be one dataset for streaming; lists are not supported.")
     protect_loaders(required=True)
-    meta = _open_metadata(cfg.dataset)
+    meta, revision = _open_metadata(cfg.dataset)
     common = {
         "root": cfg.dataset.root,
         "delta_timestamps": resolve_delta_timestamps(cfg.trainable_config, meta),
         "tolerance_s": cfg.tolerance_s,
-        "revision": cfg.dataset.revision,
+        "revision": revision,
         # Stock passes the worker count as it is, and fails without workers.
         "max_num_shards": max(1, cfg.num_workers),
         "seed": SEED_WHEN_NULL if cfg.seed is None else cfg.seed,
@@ -85,15 +84,23 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
     return train_set, eval_set
 
 
-def _open_metadata(dataset: Any) -> Any:
-    """Read the metadata as map-style's factory does, and for a bucket given as root."""
-    is_bucket = str(dataset.root or "").startswith(_BUCKET_URI)
-    return LeRobotDatasetMetadata(
-        dataset.repo_id,
-        root=None if is_bucket else dataset.root,
-        revision=dataset.revision,
-        repo_type="bucket" if is_bucket else dataset.repo_type,
+def _open_metadata(dataset: Any) -> tuple[Any, str | None]:
+    """Find the dataset once: its metadata, and the revision at which both sets open it."""
+    place = find_dataset(
+        DatasetRequest(
+            dataset.repo_id,
+            root=dataset.root,
+            data_root=None,
+            revision=dataset.revision,
+            repo_type=dataset.repo_type,
+            token=None,
+            storage_options=None,
+            force_cache_sync=False,
+            depth_output_unit=dataset.depth_output_unit,
+        ),
+        Options(),
     )
+    return place.meta, place.revision if place.is_pinned else dataset.revision
 
 
 def _hold_out(cfg: Any, meta: Any, common: dict[str, Any]) -> tuple[list[int], HeldOutDataset]:
