@@ -1,4 +1,4 @@
-"""Real `lerobot-train` runs on datasets of the loopback Hub: the losses of the local directory, step by step."""
+"""Real `lerobot-train` runs on datasets of the loopback Hub: the losses of the local directory, each step."""
 
 from __future__ import annotations
 
