@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lerobot_streaming.episodes.layout import episode_files
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, OptionError
+from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.published import SIDECAR_FOLDER, PublishedSidecars
 from lerobot_streaming.storage.folder_copy import check_holds, copy_files, list_folder, listing_digest
 from lerobot_streaming.storage.open_reader import open_reader, parse_bucket
@@ -138,7 +139,7 @@ def _recorded_here(repo_id: str) -> Path | None:
 
 
 def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
-    from lerobot.utils.constants import HF_LEROBOT_HUB_CACHE  # noqa: PLC0415
+    from lerobot.utils.constants import HF_LEROBOT_HOME, HF_LEROBOT_HUB_CACHE  # noqa: PLC0415
 
     from lerobot_streaming.storage.hub_api import resolve_commit  # noqa: PLC0415 - heavy
 
@@ -149,13 +150,17 @@ def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
         )
     commit = resolve_commit(request.repo_id, _tag(request), token=request.token)
     home = _open_home(f"hf://datasets/{request.repo_id}@{commit}", request, options)
+    published = PublishedSidecars(request.repo_id, is_bucket=False, token=request.token)
+    if not SidecarIdentity(request.repo_id, commit, home.root).cache_path(Path(HF_LEROBOT_HOME)).exists():
+        # Of the first start's time, most is spent waiting for one answer after the other.
+        published = published.look_up_early()
     # Where lerobot itself keeps the files of a commit, so that both find what either has downloaded.
     repository = Path(HF_LEROBOT_HUB_CACHE) / f"datasets--{request.repo_id.replace('/', '--')}"
     files = _list_metadata(home)
     folder = repository / "snapshots" / commit
     copy_files(home, files, folder, anew=request.force_cache_sync)
     meta = load_metadata(request.repo_id, folder, commit, request.depth_output_unit)
-    return _place(request, options, meta, "dataset", commit, home)
+    return _place(request, options, DatasetPlace(meta, "dataset", commit, home, published))
 
 
 def _tag(request: DatasetRequest) -> str:
@@ -198,7 +203,8 @@ def _in_bucket(request: DatasetRequest, options: Options) -> DatasetPlace:
     meta = load_metadata(
         request.repo_id, folder, request.revision, request.depth_output_unit, repo_type="bucket"
     )
-    return _place(request, options, meta, "bucket", str(meta.revision), home)
+    published = PublishedSidecars(request.repo_id, is_bucket=True, token=request.token)
+    return _place(request, options, DatasetPlace(meta, "bucket", str(meta.revision), home, published))
 
 
 def _open_home(location: str, request: DatasetRequest, options: Options) -> HubStoreReader:
@@ -213,14 +219,11 @@ def _list_metadata(home: HubStoreReader) -> dict[str, FileStat]:
     return files
 
 
-def _place(
-    request: DatasetRequest, options: Options, meta: Any, repo_type: str, revision: str, home: HubStoreReader
-) -> DatasetPlace:
+def _place(request: DatasetRequest, options: Options, home: DatasetPlace) -> DatasetPlace:
     """The place of a dataset on the Hub, whose payload may lie elsewhere."""
-    if request.data_root is not None:
-        return DatasetPlace(meta, repo_type, revision, _open(request.data_root, request, options), None)
-    published = PublishedSidecars(request.repo_id, is_bucket=repo_type == "bucket", token=request.token)
-    return DatasetPlace(meta, repo_type, revision, home, published)
+    if request.data_root is None:
+        return home
+    return replace(home, reader=_open(request.data_root, request, options), published=None)
 
 
 def _open(place: str | Path, request: DatasetRequest, options: Options) -> RangeReader:

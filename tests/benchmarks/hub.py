@@ -224,7 +224,9 @@ def publish() -> int:
     return build(["--repo-id", REPO, "--push"])
 
 
-def describe_traffic(log: Sequence[tuple[str, str, str, int]], result: dict[str, Any]) -> dict[str, Any]:
+def describe_traffic(
+    log: Sequence[tuple[str, str, str, int, float]], result: dict[str, Any]
+) -> dict[str, Any]:
     """Say what a pass cost.
 
     Args:
@@ -236,13 +238,13 @@ def describe_traffic(log: Sequence[tuple[str, str, str, int]], result: dict[str,
     """
     payload = [entry for entry in log if "/data/" in entry[2] or "/videos/" in entry[2]]
     videos = [entry for entry in payload if entry[2].endswith(".mp4")]
-    asked = Counter(path for host, _, path, _ in payload if host == "hub")
+    asked = Counter(path for host, _, path, *_ in payload if host == "hub")
     samples = result["samples"]
-    sent = sum(size for host, _, _, size in videos if host == "cdn")
+    sent = sum(size for host, _, _, size, _ in videos if host == "cdn")
     return {
         "samples": samples,
         "video_bytes_by_own": sent / result["own_video_bytes"],
-        "all_bytes_by_own_video": sum(size for *_, size in log) / result["own_video_bytes"],
+        "all_bytes_by_own_video": sum(entry[3] for entry in log) / result["own_video_bytes"],
         "requests_per_sample": len(payload) / samples,
         "of_them_to_the_resolver": sum(asked.values()) / samples,
         "all_requests_of_the_run": len(log),

@@ -36,7 +36,7 @@ class ServedHub:
         self._process.join()
 
     def ask(self, question: str, **arguments: Any) -> Any:
-        """Ask the Hub's process: "shape", "clear" or "log"; the log is (host, method, path, bytes sent)."""
+        """Ask the process for "shape", "clear" or "log": (host, method, path, bytes sent, seconds) each."""
         self._connection.send((question, arguments))
         return self._connection.recv()
 
@@ -58,6 +58,7 @@ def _serve(connection: Connection, root: Path) -> None:
                 hub.clear_log()
             elif question == "log":
                 answer = [
-                    (request.host, request.method, request.path, request.bytes_sent) for request in hub.log
+                    (request.host, request.method, request.path, request.bytes_sent, request.time)
+                    for request in hub.log
                 ]
             connection.send(answer)

@@ -25,11 +25,13 @@ from tests.support.hub import (
     Status,
     WholeFile,
     WrongContentRange,
+    run_client,
 )
 from tests.support.oracle import Item, assert_same_items, stream_items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tests.support.hub import Bucket, Dataset, LoopbackHub
 
@@ -172,3 +174,24 @@ def test_a_hub_that_is_gone_for_good_is_an_error_within_the_deadline(
     finally:
         hub.resume_serving()
     assert TOKEN not in caplog.text + message
+
+
+@pytest.mark.slow
+def test_a_process_does_not_wait_for_the_hub_to_end(
+    hub: LoopbackHub, streamed: Dataset, tmp_path: Path
+) -> None:
+    assert streamed.commit
+    code = """
+import time
+from lerobot_streaming import StreamingLeRobotDataset, opening
+opening.LAZY_ABOVE = 0  # So that a thread completes the index.
+dataset = StreamingLeRobotDataset("owner/set")
+assert dataset._completion is not None
+time.sleep(1)
+print("open")
+"""
+    hub.faults.add(FaultRule(Status(503), path=r"\.mp4$"))
+    begin = time.monotonic()
+    assert run_client(code, hub, tmp_path / "home", token=TOKEN, timeout_s=100).strip() == "open"
+    assert any(request.status == 503 for request in hub.log)
+    assert time.monotonic() - begin < 90

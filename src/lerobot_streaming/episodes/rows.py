@@ -35,8 +35,9 @@ LANGUAGE_COLUMNS: Final = ("language_persistent", "language_events")
 """Columns that hold lists of language rows; lerobot hands them on as Python lists
 (lerobot.datasets.language)."""
 
-_TAIL_BYTES: Final = 64 * 1024
-"""Read from the end of a Parquet file: enough for the footer of some hundred row groups."""
+_TAIL_BYTES: Final = 256 * 1024
+"""Read from the end of a Parquet file: enough for the footer of some hundred row groups. A second read would
+take longer than these bytes do."""
 
 _SPARE_BYTES: Final = 256 * 1024
 """Unwanted bytes that are read without a second thought rather than ask for two ranges."""
@@ -157,7 +158,11 @@ class RowReader:
         positions = list(positions)
         paths = dict.fromkeys(layout.data_path(position) for position in positions)
         with ThreadPoolExecutor(_FOOTERS_AT_A_TIME, thread_name_prefix="footer") as pool:
-            list(pool.map(self._footer, paths))
+            try:
+                list(pool.map(self._footer, paths))
+            except BaseException:
+                self._reader.close()  # Ends the waits of the others.
+                raise
         for position in positions:
             footer = self._footer(layout.data_path(position))
             groups = self._candidates(footer, position)

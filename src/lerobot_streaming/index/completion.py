@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  Registers what `_stop_running` must come before.
 import logging
 import os
 import threading
@@ -31,14 +32,18 @@ class Completion:
     What it has indexed when the process ends lies in the part store, and the next run goes on from there.
     """
 
-    def __init__(self, build: Callable[[threading.Event], None]) -> None:
+    def __init__(
+        self, build: Callable[[threading.Event], None], end_waits: Callable[[], None] | None = None
+    ) -> None:
         """Starts the thread.
 
         Args:
             build: Builds and installs the sidecar; raises PipelineClosedError soon after the event it is
                 given is set.
+            end_waits: Ends what `build` waits for, which may be storage that stays away for long.
         """
         self._build = build
+        self._end_waits = end_waits
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lerobot-streaming-complete", daemon=True)
         _running.add(self)
@@ -47,6 +52,8 @@ class Completion:
     def stop(self) -> None:
         """Ends the thread after the files that it is reading."""
         self._stopped.set()
+        if self._end_waits is not None:
+            self._end_waits()
         self._thread.join(_JOIN_TIMEOUT_S)
 
     def join(self, timeout_s: float) -> bool:
@@ -75,10 +82,14 @@ class Completion:
 _running: weakref.WeakSet[Completion] = weakref.WeakSet()
 
 
-@atexit.register
 def _stop_running() -> None:
     for completion in list(_running):
         completion.stop()
+
+
+# The threads of an executor are waited for before `atexit` has its turn. The callbacks run last in, first
+# out, so this one must come after the executor's own.
+getattr(threading, "_register_atexit", atexit.register)(_stop_running)
 
 
 # A forked process has none of the threads.

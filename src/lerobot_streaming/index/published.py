@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from lerobot_streaming.errors import FetchError, MissingFileError
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.index.identity import SidecarIdentity
     from lerobot_streaming.storage.hub_store import HubStoreReader
+
+    type _Listing = tuple[HubStoreReader, Mapping[str, int]]
 
 _logger = logging.getLogger(__name__)
 
@@ -37,11 +41,30 @@ class PublishedSidecars:
         repo_id: "OWNER/NAME".
         is_bucket: True for a bucket, False for a dataset, whose sidecars lie on a branch of their own.
         token: Hub token.
+        early: The answer to what is published, once `look_up_early` has asked.
     """
 
     repo_id: str
     is_bucket: bool
     token: str | bool | None = field(default=None, repr=False)
+    early: Future[_Listing | None] | None = field(default=None, repr=False, compare=False)
+
+    def look_up_early(self) -> PublishedSidecars:
+        """Asks in a thread what is published, so that `fetch` need not wait for the answer.
+
+        Returns:
+            The same place, with the question on its way.
+        """
+        future: Future[_Listing | None] = Future()
+
+        def ask() -> None:
+            try:
+                future.set_result(self._look_up())
+            except BaseException as error:  # noqa: BLE001  `fetch` raises it, whatever it is.
+                future.set_exception(error)
+
+        Thread(target=ask, name="lerobot-streaming-published", daemon=True).start()
+        return replace(self, early=future)
 
     def fetch(self, identity: SidecarIdentity, files: Mapping[str, int], target: Path) -> bool:
         """Downloads the sidecar of a dataset, if it is published.
@@ -58,20 +81,28 @@ class PublishedSidecars:
         Raises:
             OSError: It cannot be written.
         """
-        reader = None
+        found = None
         try:
-            reader = self._reader()
-            path = None if reader is None else _find(reader, identity, files)
-            if reader is None or path is None:
+            found = self._look_up() if self.early is None else self.early.result()
+            path = None if found is None else _find(*found, identity, files)
+            if found is None or path is None:
                 return False
-            _download(reader, path, target)
+            _download(found[0], path, target)
         except (FetchError, MissingFileError) as error:
             _logger.warning("the published video index could not be read and is not used: %s", error)
             return False
         finally:
-            if reader is not None:
-                reader.close()
+            if found is not None:
+                found[0].close()
         return True
+
+    def _look_up(self) -> _Listing | None:
+        """Gives the store of the sidecars and its files with their sizes; None when there never were any."""
+        reader = self._reader()
+        if reader is None:
+            return None
+        there = reader.list_files(SIDECAR_FOLDER)
+        return reader, {path: stat.size for path, stat in there.items() if path.endswith(".npz")}
 
     def _reader(self) -> HubStoreReader | None:
         from lerobot_streaming.storage.bucket import BucketReader  # noqa: PLC0415 - heavy
@@ -89,11 +120,10 @@ class PublishedSidecars:
         return HubReader(self.repo_id, commit, options)
 
 
-def _find(reader: HubStoreReader, identity: SidecarIdentity, files: Mapping[str, int]) -> str | None:
+def _find(
+    reader: HubStoreReader, there: Mapping[str, int], identity: SidecarIdentity, files: Mapping[str, int]
+) -> str | None:
     """The path of the sidecar: that of the computed name, else one whose manifest fits."""
-    there = {
-        path: stat.size for path, stat in reader.list_files(SIDECAR_FOLDER).items() if path.endswith(".npz")
-    }
     computed = f"{SIDECAR_FOLDER}/{identity.file_name()}"
     if computed in there:
         return computed

@@ -159,7 +159,7 @@ def complete_later(index: SampleIndex, request: IndexRequest) -> Completion | No
             if request.place.open(request.files) is None:
                 make_sidecar(request, stopped=stopped)
 
-    return Completion(build)
+    return Completion(build, request.reader.close)
 
 
 def make_sidecar(

@@ -94,9 +94,14 @@ def copy_files(
             temporary.unlink(missing_ok=True)
 
     with ThreadPoolExecutor(_FILES_AT_A_TIME, thread_name_prefix="copy") as pool:
-        # All of them, so that no thread is left behind; then the first error.
-        for done in [pool.submit(copy, path) for path in files]:
-            done.result()
+        copies = [pool.submit(copy, path) for path in files]
+        try:
+            for done in copies:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            reader.close()  # Ends the waits of the others.
+            raise
 
 
 def check_holds(files: Mapping[str, FileStat], path: str, root: str) -> None:
