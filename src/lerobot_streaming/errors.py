@@ -82,8 +82,8 @@ class BadVideoFilesError(SidecarError):
         paths: Paths of the bad files, relative to the data root.
     """
 
-    def __init__(self, message: str, paths: tuple[str, ...]) -> None:
-        """Keeps the paths beside the message."""
+    def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
+        """Keeps the paths beside the message; a DataLoader raises a worker's error with the message alone."""
         super().__init__(message, paths)
         self.paths = paths
 

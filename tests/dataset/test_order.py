@@ -109,6 +109,7 @@ def test_set_epoch_chooses_the_plan_and_passes_count_up(shelf: Shelf) -> None:
         dataset.set_epoch(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [True, False])
 def test_passes_over_a_loader_differ_and_cover(shelf: Shelf, persistent: bool) -> None:
     def passes() -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from lerobot_streaming.index.sample_index import SampleIndex
     from lerobot_streaming.index.tables import SourceFile
     from lerobot_streaming.storage.base import RangeReader
+
+
+_MAX_PREPARED: Final = 512
+"""Files whose tables are kept prepared; preparing one again takes a fraction of a millisecond."""
 
 
 class VideoCatalog:
@@ -109,7 +113,8 @@ class VideoCatalog:
         Returns:
             Bytes over all cameras, or None while a file has not been indexed.
         """
-        if all(self._index.knows(path) for path in self._paths(position)):
+        known = all(sizes[position] >= 0 for sizes in self._sizes.values())
+        if known or all(self._index.knows(path) for path in self._paths(position)):
             return self.size(position)
         return None
 
@@ -274,6 +279,8 @@ class VideoCatalog:
         if known is None:
             # Two threads may both prepare it; both results are equal, and the first one stays.
             known = self._sources.setdefault(path, _prepare(self._index.source(path)))
+            while len(self._sources) > _MAX_PREPARED:
+                self._sources.pop(next(iter(self._sources), path), None)
         return known
 
 
