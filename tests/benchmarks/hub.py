@@ -106,7 +106,10 @@ def in_process[T](function: Callable[..., T], home: Path, endpoint: str, *argume
 def _loader(dataset: StreamingLeRobotDataset) -> Iterator[Any]:
     from torch.utils.data import DataLoader
 
-    return iter(DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=WORKERS))
+    # Named, because a spawned process would spawn its workers, which then import everything anew.
+    return iter(
+        DataLoader(dataset, batch_size=BATCH_SIZE, num_workers=WORKERS, multiprocessing_context="fork")
+    )
 
 
 def _open(root: Path | None, **arguments: Any) -> StreamingLeRobotDataset:

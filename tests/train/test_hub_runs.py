@@ -49,7 +49,8 @@ def _train_from_hub(hub: LoopbackHub, root: Path, home: Path, *more: str) -> Run
         for argument in _arguments(root, home / "out", *more)
         if not argument.startswith("--dataset.root=") or "--dataset.root" in "".join(more)
     ]
-    env = hub.env(TOKEN) | {"HF_HOME": str(home / "hf"), "HF_LEROBOT_HOME": str(home / "lerobot")}
+    own = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(home / "hf"), "HF_LEROBOT_HOME": str(home / "lerobot")}
+    env = hub.env(TOKEN) | own
     return run_lerobot_train(arguments, env=env)
 
 
@@ -77,11 +78,15 @@ def test_a_private_dataset_trains_as_the_local_directory(
 def test_a_bucket_trains_as_the_local_directory_through_an_outage(
     hub: LoopbackHub, root: Path, tmp_path: Path, local_losses: list[str]
 ) -> None:
+    ended, was_away = threading.Event(), threading.Event()
+
     def be_away() -> None:
         # In mid-run: once the workers read video.
         while not any(request.path.endswith(".mp4") and request.range for request in hub.log):
-            time.sleep(0.05)
+            if ended.wait(0.05):
+                return
         hub.stop_serving()
+        was_away.set()
         time.sleep(20)
         hub.resume_serving()
 
@@ -90,9 +95,11 @@ def test_a_bucket_trains_as_the_local_directory_through_an_outage(
     run = _train_from_hub(
         hub, root, tmp_path, f"--dataset.repo_id={BUCKET}", f"--dataset.root=hf://buckets/{BUCKET}"
     )
+    ended.set()
     outage.join()
     assert run.code == 0, run.output
     assert run.losses == local_losses
+    assert was_away.is_set()
 
 
 def test_a_bucket_without_streaming_is_refused(hub: LoopbackHub, root: Path, tmp_path: Path) -> None:
