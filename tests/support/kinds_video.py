@@ -181,8 +181,8 @@ def depth_code_picture(code: int) -> npt.NDArray[np.float32]:
 def make_depth_codes(root: Path) -> Path:
     """Depth video of four episodes with the constant codes 64, 1024, 2048 and 4032.
 
-    Each in a file of its own: where x265 chooses a B-frame for so short an episode, lerobot's joining of files
-    fails on the decode times.
+    Each in a file of its own: where x265 chooses a B-frame for so short an episode, lerobot's joining of
+    files fails on the decode times.
     """
     codes = (64, 1024, 2048, 4032)
     return write_dataset(
