@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lerobot_streaming.errors import BadVideoFilesError, SidecarError, StreamingError
 from lerobot_streaming.index.builder import DEFAULT_WORKERS, build_sidecar, check_and_flush
@@ -34,6 +34,10 @@ LAZY_ABOVE = 32
 """Video files up to which an index is made before the first sample. A local file takes milliseconds and one
 on the Hub some tenths of a second, eight at a time, so this is not felt; and whoever has few files gets every
 bad one listed at the start."""
+
+_HEAD_START_S: Final = 10.0
+"""Before a remote store is asked for the files that nobody waits for: its answers, and this machine's time
+for them, belong to the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,8 @@ def complete_later(index: SampleIndex, request: IndexRequest) -> Completion | No
             if request.place.open(request.files) is None:
                 make_sidecar(request, stopped=stopped)
 
-    return Completion(build, request.reader.close)
+    delay_s = _HEAD_START_S if "://" in request.reader.root else 0.0
+    return Completion(build, request.reader.close, delay_s=delay_s)
 
 
 def make_sidecar(
