@@ -184,7 +184,8 @@ def test_a_process_does_not_wait_for_the_hub_to_end(
     code = """
 import time
 from lerobot_streaming import StreamingLeRobotDataset, opening
-opening.LAZY_ABOVE = 0  # So that a thread completes the index.
+from lerobot_streaming.index import resolve
+opening.LAZY_ABOVE = resolve._HEAD_START_S = 0  # So that a thread completes the index.
 dataset = StreamingLeRobotDataset("owner/set")
 assert dataset._completion is not None
 time.sleep(1)

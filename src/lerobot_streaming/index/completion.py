@@ -33,7 +33,11 @@ class Completion:
     """
 
     def __init__(
-        self, build: Callable[[threading.Event], None], end_waits: Callable[[], None] | None = None
+        self,
+        build: Callable[[threading.Event], None],
+        end_waits: Callable[[], None] | None = None,
+        *,
+        delay_s: float = 0.0,
     ) -> None:
         """Starts the thread.
 
@@ -41,9 +45,11 @@ class Completion:
             build: Builds and installs the sidecar; raises PipelineClosedError soon after the event it is
                 given is set.
             end_waits: Ends what `build` waits for, which may be storage that stays away for long.
+            delay_s: Seconds before it begins.
         """
         self._build = build
         self._end_waits = end_waits
+        self._delay_s = delay_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lerobot-streaming-complete", daemon=True)
         _running.add(self)
@@ -69,6 +75,8 @@ class Completion:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        if self._stopped.wait(self._delay_s):
+            return
         try:
             self._build(self._stopped)
         except (PipelineClosedError, SidecarLockTimeoutError):
