@@ -13,25 +13,23 @@ from torch.utils.data import IterableDataset
 
 from lerobot_streaming import stats as stats_table
 from lerobot_streaming.accelerate_guard import protect_when_imported, refuse_unprotected_loader
-from lerobot_streaming.errors import OptionError
+from lerobot_streaming.errors import OptionError, StreamingError
 from lerobot_streaming.items import Item
-from lerobot_streaming.opening import (
-    DEPTH_UNITS,
-    delta_indices,
-    item_spec,
-    open_dataset,
-)
+from lerobot_streaming.opening import DEPTH_UNITS, delta_indices, item_spec, open_dataset
 from lerobot_streaming.options import VIDEO_BACKENDS, Options, check_choice, is_integer
 from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
-from lerobot_streaming.ranks import in_worker, worker_and_count
+from lerobot_streaming.ranks import adopt_before_forks, in_worker, worker_and_count
 from lerobot_streaming.resumable import Resumable
 from lerobot_streaming.resume import Resume
 from lerobot_streaming.stats import WorkerStats
-from lerobot_streaming.stream import EpisodeStream
+from lerobot_streaming.stream import EpisodeStream, failing
 from lerobot_streaming.worker import WorkerRuntime, make_parts, make_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lerobot_streaming.place import Pass
+    from lerobot_streaming.plan import WorkerOrder
 
 DEFAULT_SEED = 42
 
@@ -139,12 +137,8 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         protect_when_imported()
         for name, value in (("streaming", streaming), ("rng", rng)):
             if value is not None:
-                warnings.warn(
-                    f"{name} is ignored: StreamingLeRobotDataset always streams, and its order follows "
-                    f"`seed`.",
-                    FutureWarning,
-                    stacklevel=2,
-                )
+                text = f"{name} is ignored: StreamingLeRobotDataset always streams; its order follows `seed`."
+                warnings.warn(text, FutureWarning, stacklevel=2)
         self._options = Options(
             tolerance_s=tolerance_s,
             buffer_size=buffer_size,
@@ -222,6 +216,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
             revision=self.revision,
         )
         self._stats = stats_table.new_table()
+        adopt_before_forks(self)
         self._runtime: tuple[tuple[int, int], WorkerRuntime] | None = None
 
     # Facts about the selection.
@@ -268,27 +263,48 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
             `{"total": {...}, "workers": [{...}, ...]}` with counts, bytes and seconds; `decodes_per_sample`
             is frames decoded per sample and camera.
         """
+        self.adopt()
         return dict(stats_table.report(self._stats))
+
+    def adopt(self) -> None:
+        """See `Resumable.adopt`."""
+        if self._resume.adopt():
+            self._stats = stats_table.new_table()
 
     # Iteration.
 
     def __iter__(self) -> Iterator[Item]:
-        """Yields the items of this worker in plan order. Closing the iterator ends every thread."""
+        """Begins a pass, and gives its items in plan order. Closing the iterator ends every thread."""
         refuse_unprotected_loader()
         if in_worker():
             # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
             av.logging.set_level(None)
-        begun, order = self._resume.next_pass()
+        self.adopt()
+        # Here and not with the first item: a DataLoader makes the iterator in each worker, read or not.
+        try:
+            begun, order = self._resume.next_pass()
+        except StreamingError as error:
+            if not in_worker():
+                raise
+            # A persistent worker that fails where it makes its iterator dies without a word.
+            return failing(error)
+        return self._items(begun, order)
+
+    def _items(self, begun: Pass, order: WorkerOrder) -> Iterator[Item]:
         worker, num_workers = worker_and_count()
-        parts = make_parts(
-            self._current_runtime(worker, num_workers),
-            self._options,
-            order,
-            num_workers=num_workers,
-            seed=self.seed,
-            transforms=self.image_transforms,
-        )
-        stream = EpisodeStream(parts, epoch=begun.epoch, offset=begun.offset, repeat=self.repeat)
+        try:
+            parts = make_parts(
+                self._current_runtime(worker, num_workers),
+                self._options,
+                order,
+                num_workers=num_workers,
+                seed=self.seed,
+                transforms=self.image_transforms,
+            )
+            stream = EpisodeStream(parts, epoch=begun.epoch, offset=begun.offset, repeat=self.repeat)
+        except BaseException:
+            self._resume.cancel(begun)
+            raise
         self._resume.begin(begun)
         with closing(stream):
             for _, item in stream:
@@ -305,6 +321,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what belongs to this process, so that a worker's copy is small."""
+        self.adopt()
         state = self.__dict__.copy()
         state["_meta"] = None
         state["_runtime"] = None
@@ -314,6 +331,9 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes a copy over in another process, or a second one in this process."""
         self.__dict__.update(state)
+        if not in_worker():
+            protect_when_imported()
+        adopt_before_forks(self)
         if not self._stats.is_shared():  # type: ignore[no-untyped-call]  # torch gives it no types.
             # Made by plain pickling, not handed to a worker: it counts for itself.
             self._stats = stats_table.new_table()

@@ -95,7 +95,12 @@ class Orders:
         if not differences or not position.offset:
             return position, state.history
         before = now if state.settings is None else state.settings
-        history = (*state.history, Segment(before, position))
+        earlier, passed = state.history, self.rests(state.history)
+        if earlier and position.epoch >= passed.next_epoch:
+            # Nothing that they left is of concern any more; how many they were shapes the order.
+            history: History = (Segment(before, position, passed.generation),)
+        else:
+            history = (*earlier, Segment(before, position))
         rests = self.rests(history)
         if tell:
             last = max(rests.first_epoch, rests.next_epoch - 1)

@@ -1,84 +1,41 @@
-"""Which epoch and offset each worker begins its next pass at, shared by a rank's processes.
-
-DataLoader workers are other processes, so the parent's `set_epoch` and `load_state_dict` and the workers' own
-count of passes live in shared memory: persistent workers, new workers of every pass and the training process
-itself all agree.
-"""
+"""Which epoch and offset each worker begins its next pass at, and what state a process is in."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
-
-import torch
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import MAX_WORKERS
-from lerobot_streaming.plan import OrderSettings, Position
+from lerobot_streaming.place import EPOCH, VERSION, Pass, Place
+from lerobot_streaming.plan import Position
+from lerobot_streaming.ranks import in_worker
 from lerobot_streaming.state import State
 
 if TYPE_CHECKING:
     from lerobot_streaming.orders import History, Orders
-
-_EPOCH, _OFFSET, _BATCH_SIZE, _VERSION, _NUM_WORKERS, _PASSES = range(6)
-
-_KEPT: Final = ("_shared", "_loaded", "_version")
+    from lerobot_streaming.plan import OrderSettings
 
 
-@dataclass(slots=True)
-class Pass:
-    """One pass of one worker.
-
-    Attributes:
-        epoch: Coverage epoch at which it begins.
-        offset: Samples of the share that are behind it; counts up as they are yielded.
-        share: Whose share of the rank's episodes this worker streams; after a resume the worker that was next
-            in turn goes first, so shares move round.
-        settings: What the order depends on.
-        history: The shapes that the job had before.
-    """
-
-    epoch: int
-    offset: int
-    share: int
-    settings: OrderSettings
-    history: History
-
-
-class Progress:
+class Progress(Place):
     """Epochs, offsets and passes of a rank's workers."""
-
-    def __init__(self) -> None:
-        """Begins at epoch 0, offset 0."""
-        self._shared = torch.zeros(_PASSES + MAX_WORKERS, dtype=torch.int64)
-        self._share()
-        self._loaded = State(Position())
-        self._version = 0
-        self._forget()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out what belongs to this process."""
-        return {name: getattr(self, name) for name in _KEPT}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes the shared table over; a copy made by plain pickling gets one of its own."""
-        self.__dict__.update(state)
-        self._share()
-        self._forget()
-
-    def _share(self) -> None:
-        if not self._shared.is_shared():  # type: ignore[no-untyped-call]  # torch gives it no types.
-            self._shared.share_memory_()  # type: ignore[no-untyped-call]  # torch gives it no types.
-
-    def _forget(self) -> None:
-        self._current: Pass | None = None
-        self._passes_here = 0
-        self._own: State | None = None
 
     @property
     def begun(self) -> bool:
         """Whether a pass has begun since an epoch was chosen or a state loaded."""
-        return bool(self._shared[_PASSES:].any()) or self._own is not None
+        self._look()
+        return self._numbers.latest > 0 or self._own is not None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a place in an epoch, or what is left of some, was loaded."""
+        return bool(self._position().offset or self._loaded.history)
+
+    @property
+    def iterates(self) -> bool:
+        """Whether this process is in a pass that it iterates itself."""
+        self._look()
+        return self._current is not None and self._current.number == self._numbers.latest
 
     def start(self, now: OrderSettings, orders: Orders, rank: int) -> tuple[int, bool]:
         """Where the next pass of a rank begins, when none has begun yet.
@@ -98,7 +55,7 @@ class Progress:
         done, _ = part.draws_done(position.epoch, position.offset, position.batch_size)
         return position.epoch, done == part.draws_per_pass(position.epoch)
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int, now: OrderSettings, orders: Orders) -> None:
         """Chooses the epoch of the next pass.
 
         Choosing the epoch that a loaded state is about to continue changes nothing, so that training loops
@@ -106,21 +63,30 @@ class Progress:
 
         Args:
             epoch: Coverage epoch.
+            now: The settings.
+            orders: The dataset's orders.
         """
-        if self.begun or epoch != int(self._shared[_EPOCH]):
-            self._reset(Position(epoch))
+        if self.begun:
+            _, history = self._start(now, orders, None)
+            if history and epoch < orders.rests(history).next_epoch:
+                # What earlier shapes left of it was drawn by the pass that has begun.
+                self._change(State(Position()))
+        elif epoch == int(self._shared[EPOCH]):
+            return
+        self._reset(Position(epoch))
 
-    def load(self, state: State, *, in_worker: bool) -> None:
-        """Takes over a state.
+    def load(self, state: State, now: OrderSettings) -> None:
+        """Takes over a state; a DataLoader worker resumes only itself.
 
         Args:
             state: The state.
-            in_worker: Whether this process is a DataLoader worker, which resumes only itself.
+            now: The settings, with the worker count of the latest pass.
 
         Raises:
             OptionError: The state is that of one of several workers, and this process is none.
         """
-        if in_worker:
+        self._look()
+        if in_worker():
             self._own = state
             self._current = None
             return
@@ -129,12 +95,23 @@ class Progress:
                 "The state is that of one DataLoader worker (it has a share), and can be loaded only by the "
                 "same worker, as torchdata's StatefulDataLoader does."
             )
-        if (state.settings, state.history) != (self._loaded.settings, self._loaded.history):
-            # Workers that are running know nothing of it, and must not go on with something else.
-            self._version = int(self._shared[_VERSION]) + 1
-            self._shared[_VERSION] = self._version
+        loaded = self._loaded
+        if state.history != loaded.history or (state.settings or now).differences(loaded.settings or now):
+            self._change(state)
         self._loaded = replace(state, share=None)
         self._reset(state.position)
+
+    def expect_batch_size(self, batch_size: int | None) -> None:
+        """Notes the batch size of the coming DataLoader.
+
+        Args:
+            batch_size: Samples per batch; None: that of the loaded state.
+        """
+        if in_worker():
+            return
+        was, self._batch_size = self._batch_size, batch_size
+        if was != batch_size and self._position().offset:
+            self._change(self._loaded)
 
     def settle(self, settings: OrderSettings, orders: Orders, batch_size: int | None) -> History:
         """Turns a loaded state of other settings into one of these, before any worker exists.
@@ -152,17 +129,16 @@ class Progress:
             self._loaded = replace(self._loaded, settings=settings)
         else:
             state = State(position, settings, history, data=self._loaded.data)
-            self.load(state, in_worker=False)
+            self.load(state, settings)
         return history
 
-    def state(self, now: OrderSettings, orders: Orders, worker: int, *, in_worker: bool) -> State:
+    def state(self, now: OrderSettings, orders: Orders, worker: int) -> State:
         """The state of the pass that this process is in, or of its next one.
 
         Args:
             now: The settings, for the number of workers that this process has or is one of.
             orders: Computes what a loaded state of other settings leaves.
             worker: This process's worker number.
-            in_worker: Whether this process is a DataLoader worker.
 
         Returns:
             The state.
@@ -170,22 +146,28 @@ class Progress:
         Raises:
             OptionError: Workers iterate, and only they know how far they are.
         """
-        if self._current is not None:
-            current = self._current
-            share = current.share if in_worker else None
-            return State(Position(current.epoch, current.offset), current.settings, current.history, share)
-        if self._own is not None:
-            return self._own
-        passes = int(self._shared[_PASSES + worker])
-        if not in_worker and int(self._shared[_PASSES:].sum()) > self._passes_here:
+        self._look()
+        if not in_worker() and self._numbers.latest > self._mine:
             raise OptionError(
                 "state_dict() cannot say in the training process how far the DataLoader's workers are. Count "
                 "the batches that you took of this pass and call state_dict(batches=..., batch_size=...), or "
                 "use torchdata's StatefulDataLoader, which asks each worker."
             )
+        if self._current is not None:
+            current = self._current
+            share = current.share if in_worker() else None
+            return State(Position(current.epoch, current.offset), current.settings, current.history, share)
+        if self._own is not None:
+            return self._own
+        passes = self._mine
+        if not passes and in_worker():
+            passes = self._numbers.coming(worker, self._token()) - 1
         if passes:
             position, history = self._start(now, orders, None)
             return State(Position(position.epoch + passes), now, history)
+        return self._as_loaded(now)
+
+    def _as_loaded(self, now: OrderSettings) -> State:
         loaded, position = self._loaded, self._position()
         known = now if loaded.settings is None and not position.offset else loaded.settings
         return State(position, known, loaded.history)
@@ -205,7 +187,10 @@ class Progress:
         Raises:
             OptionError: The pass continues one of another batch size.
         """
-        passes = int(self._shared[_PASSES:].max())
+        self._look()
+        passes = self._numbers.latest
+        if not passes and not batches:
+            return self._as_loaded(now)
         position, history = self._start(now, orders, None)
         if passes > 1:
             position = Position(position.epoch + passes - 1)
@@ -220,10 +205,15 @@ class Progress:
     @property
     def num_workers(self) -> int:
         """DataLoader workers of the latest pass; 0 before the first one."""
-        return int(self._shared[_NUM_WORKERS])
+        return self._numbers.num_workers
+
+    @property
+    def last_num_workers(self) -> int:
+        """The same, but not forgotten when an epoch is chosen or a state loaded."""
+        return self._numbers.last_num_workers
 
     def next_pass(self, now: OrderSettings, orders: Orders, place: tuple[int, int, int]) -> Pass:
-        """Where the next pass of a worker begins; `begin` then counts it.
+        """Begins the next pass of a worker, and counts it.
 
         Args:
             now: The settings.
@@ -236,20 +226,37 @@ class Progress:
         Raises:
             OptionError: The loaded offset cannot be continued, or the rank has too many workers.
         """
-        rank, worker, num_workers = place
+        _, worker, num_workers = place
         if num_workers > MAX_WORKERS:
             raise OptionError(f"num_workers must be at most {MAX_WORKERS} per rank, got {num_workers}.")
+        self._look()
+        token = self._token()
+        self._iterators += 1
         if self._own is not None:
             return self._own_pass(self._own, now, orders, place)
-        if int(self._shared[_VERSION]) != self._version:
+        number = self._numbers.claim(worker, num_workers, token)
+        try:
+            begun = self._numbered_pass(number, now, orders, place)
+        except BaseException:
+            self._numbers.give_back(worker, number)
+            raise
+        self._mine = begun.number = number
+        self._current = begun
+        return begun
+
+    def _numbered_pass(
+        self, number: int, now: OrderSettings, orders: Orders, place: tuple[int, int, int]
+    ) -> Pass:
+        rank, worker, num_workers = place
+        if int(self._shared[VERSION]) != self._version:
             raise OptionError(
-                "load_state_dict() got a state with settings of its own while DataLoader workers were "
-                "already running. Load it before the DataLoader is first iterated, or make a new DataLoader."
+                "load_state_dict() or set_epoch() changed the settings or the history of the order while "
+                "DataLoader workers were already running. Call it before the DataLoader is first iterated, "
+                "or make a new DataLoader."
             )
         position, history = self._start(now, orders, None, tell=worker == 0 and rank == 0)
-        passes = int(self._shared[_PASSES + worker])
-        if passes:
-            position = Position(position.epoch + passes)
+        if number > 1:
+            position = Position(position.epoch + number - 1)
         if not position.offset:
             return Pass(position.epoch, 0, worker, now, history)
         part = orders.rank(now, history, rank)
@@ -260,22 +267,37 @@ class Progress:
         return Pass(position.epoch, done[share], share, now, history)
 
     def begin(self, worker: int, num_workers: int, begun: Pass) -> None:
-        """Counts a pass whose parts could be made.
+        """Notes that the first sample of a pass is wanted: the pass of a worker's own state counts from here.
+
+        torchdata also makes iterators of workers whose pass was at its end, and never reads them.
 
         Args:
             worker: Worker number.
             num_workers: Workers of the rank.
             begun: The pass.
         """
-        self._shared[_NUM_WORKERS] = num_workers
-        if self._own is not None:
-            # From here on this worker counts its epochs from its own state on.
-            self._shared[_PASSES + worker] = begun.epoch - int(self._shared[_EPOCH])
-            self._loaded = replace(self._loaded, settings=None, history=begun.history)
-            self._own = None
-        self._shared[_PASSES + worker] += 1
-        self._passes_here += 1
+        del worker
+        if begun.number or self._own is None:
+            return
+        # From here on this worker counts its epochs from its own state on.
+        begun.number = max(1, begun.epoch - int(self._shared[EPOCH]) + 1)
+        self._numbers.raise_to(begun.number, num_workers)
+        self._loaded = replace(self._loaded, settings=None, history=begun.history)
+        self._own = None
+        self._mine = begun.number
         self._current = begun
+
+    def cancel(self, worker: int, begun: Pass) -> None:
+        """Takes a pass back whose parts could not be made.
+
+        Args:
+            worker: Worker number.
+            begun: The pass.
+        """
+        if self._current is begun:
+            self._current = None
+            self._numbers.give_back(worker, begun.number)
+            self._mine = min(self._mine, self._numbers.latest)
 
     def finish(self, ended: Pass) -> None:
         """Notes that a pass ran to its end: the state is the beginning of the next one."""
@@ -302,22 +324,6 @@ class Progress:
             return Pass(position.epoch, done[share], share, now, own.history)
         _check_end(position, [part.draws_per_pass(position.epoch)[share]])
         return Pass(position.epoch, position.offset, share, now, own.history)
-
-    def _position(self) -> Position:
-        epoch, offset, batch_size = (int(value) for value in self._shared[: _BATCH_SIZE + 1])
-        return Position(epoch, offset, batch_size or None)
-
-    def _start(
-        self, now: OrderSettings, orders: Orders, batch_size: int | None, *, tell: bool = False
-    ) -> tuple[Position, History]:
-        """Where the loaded state begins under these settings, and after which history."""
-        state = replace(self._loaded, position=self._position())
-        return orders.start(state, now, batch_size, tell=tell)
-
-    def _reset(self, position: Position) -> None:
-        self._shared[:_VERSION] = torch.tensor([position.epoch, position.offset, position.batch_size or 0])
-        self._shared[_PASSES:] = 0
-        self._forget()
 
 
 def _check_end(position: Position, limits: list[int | None]) -> None:

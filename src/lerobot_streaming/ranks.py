@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import torch.distributed
@@ -53,6 +54,38 @@ def in_worker() -> bool:
         Whether it is.
     """
     return get_worker_info() is not None
+
+
+def iterator_seed() -> int | None:
+    """Find what the workers of one DataLoader iterator have in common.
+
+    Returns:
+        The iterator's seed, from which each worker's is made; None in the training process itself.
+    """
+    info = get_worker_info()
+    return None if info is None else int(info.seed) - int(info.id)
+
+
+_adopting: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def adopt_before_forks(keeper: Any) -> None:
+    """Let an object take memory of its own before this process forks, if it has not yet.
+
+    Workers that are forked share the memory of their training process: it must be its own by then.
+
+    Args:
+        keeper: Has a method `adopt`; it is not kept alive.
+    """
+    _adopting.add(keeper)
+
+
+def _adopt_all() -> None:
+    for keeper in list(_adopting):
+        keeper.adopt()
+
+
+os.register_at_fork(before=_adopt_all)
 
 
 class RankMemory:

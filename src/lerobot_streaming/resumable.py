@@ -23,6 +23,21 @@ class Resumable:
     """True lets the loaders that accelerate prepares on all ranks end after equally many batches: ranks that
     are through repeat their last batch until every rank is. For passes that end in loops with collectives."""
 
+    only_evaluated = False
+    """True says that no gradients are accumulated over the passes, so `ends_evenly` is allowed where they are
+    accumulated in training."""
+
+    reader_looks_ahead = False
+    """Whether whoever iterates this dataset in the training process has read a batch more than it has given.
+    accelerate's loaders do, and set it."""
+
+    def adopt(self) -> None:
+        """Takes memory of its own in a training process that got the dataset from another process.
+
+        It happens by itself: ranks that are started with one and the same dataset count for themselves.
+        """
+        raise NotImplementedError
+
     def num_frames_for_rank(self, rank: int, world_size: int, num_workers: int = 0) -> int:
         """Anchors that one rank draws per coverage epoch.
 
@@ -84,7 +99,7 @@ class Resumable:
             drop_n_last_frames: Frames at the end of each episode.
 
         Raises:
-            OptionError: A number is negative.
+            OptionError: A number is negative or no integer; or a pass has begun or a place was loaded.
             ShardingError: No anchor is left.
         """
         self._resume.limit_anchors(drop_n_first_frames, drop_n_last_frames)
@@ -101,6 +116,7 @@ class Resumable:
         if not is_integer(epoch) or epoch < 0:
             raise OptionError(f"epoch must be an integer >= 0, got {epoch!r}.")
         refuse_unprotected_loader()
+        self.adopt()
         self._resume.set_epoch(int(epoch))
 
     def state_dict(self, *, batches: int | None = None, batch_size: int | None = None) -> dict[str, Any]:
@@ -120,8 +136,16 @@ class Resumable:
             needed to continue them under other settings: `settings`, `history` and `data`. JSON can hold it.
 
         Raises:
-            OptionError: DataLoader workers iterate, and `batches` is not given; or a number is out of range.
+            OptionError: DataLoader workers iterate, or accelerate reads ahead, and `batches` is not given; or
+                a number is out of range.
         """
+        self.adopt()
+        if batches is None and batch_size is None and self.reader_looks_ahead and self._resume.iterates:
+            raise OptionError(
+                "state_dict() cannot say how far the loop is: accelerate's loader has read a batch ahead of "
+                "it. Count the batches that you took of this pass and call "
+                "state_dict(batches=..., batch_size=...)."
+            )
         return self._resume.state(batches, batch_size).to_dict()
 
     def load_state_dict(
@@ -146,6 +170,7 @@ class Resumable:
         Raises:
             OptionError: A value is missing or out of range, or the state is of other data.
         """
+        self.adopt()
         self._resume.load(state, batch_size=batch_size, num_workers=num_workers)
 
     def expect_workers(self, num_workers: int) -> None:
@@ -157,6 +182,7 @@ class Resumable:
         Raises:
             OptionError: The number is out of range.
         """
+        self.adopt()
         self._resume.expect_workers(num_workers)
 
     def resumed_epoch(self) -> tuple[int, bool] | None:
@@ -165,4 +191,5 @@ class Resumable:
         Returns:
             The epoch and whether nothing of it is left to this rank; None once a pass has begun.
         """
+        self.adopt()
         return self._resume.resumed_epoch()

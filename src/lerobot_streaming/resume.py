@@ -12,7 +12,7 @@ from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import is_integer
 from lerobot_streaming.orders import Orders
 from lerobot_streaming.plan import AnchorSelection, JobOrder, OrderSettings, select_anchors, shards_for_worker
-from lerobot_streaming.progress import Pass, Progress
+from lerobot_streaming.progress import Progress
 from lerobot_streaming.ranks import RankMemory, in_worker, worker_and_count
 from lerobot_streaming.state import State
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
+    from lerobot_streaming.place import Pass
     from lerobot_streaming.plan import WorkerOrder
 
 
@@ -75,8 +76,20 @@ class Resume:
         now = self._now(self._asked_workers or 0)
         return self._progress.start(now, self._orders, rank)
 
+    @property
+    def iterates(self) -> bool:
+        """Whether this training process is in a pass that it iterates itself."""
+        return self._progress.iterates and not in_worker()
+
     def limit_anchors(self, drop_first: int, drop_last: int) -> None:
         """Leaves out frames at the ends of episodes; see `select_anchors`."""
+        _check_number("drop_n_first_frames", drop_first, 0)
+        _check_number("drop_n_last_frames", drop_last, 0)
+        if self._progress.begun or self._progress.is_loaded:
+            raise OptionError(
+                "limit_anchors() was called after a pass had begun or a state was loaded, and their places "
+                "would mean other frames. Call it right after the dataset is made."
+            )
         self._orders = self._make_orders(drop_first, drop_last)
         self._data = None
         self._episodes_of = {}
@@ -116,7 +129,8 @@ class Resume:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass; see the dataset's method."""
-        self._progress.set_epoch(epoch)
+        now = self._now(self._progress.last_num_workers)
+        self._progress.set_epoch(epoch, now, self._orders)
 
     def expect_workers(self, num_workers: int) -> None:
         """Notes the worker count that the DataLoader was asked to have; see the dataset's method."""
@@ -136,10 +150,11 @@ class Resume:
         for name, value, low in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0)):
             if value is not None:
                 _check_number(name, value, low)
-        self._progress.load(loaded, in_worker=in_worker())
+        self._progress.load(loaded, self._now(self._progress.last_num_workers))
         if in_worker():
             return
         self._batch_size = batch_size
+        self._progress.expect_batch_size(batch_size)
         if num_workers is not None:
             self._asked_workers = num_workers
         if self._asked_workers is not None:
@@ -150,7 +165,7 @@ class Resume:
         worker, num_workers = worker_and_count()
         if batches is None and batch_size is None:
             now = self._now(num_workers)
-            state = self._progress.state(now, self._orders, worker, in_worker=in_worker())
+            state = self._progress.state(now, self._orders, worker)
         else:
             _check_number("batches", batches, 0)
             _check_number("batch_size", batch_size, 1)
@@ -159,7 +174,7 @@ class Resume:
         return state if state.settings is None else replace(state, data=self.data)
 
     def next_pass(self) -> tuple[Pass, WorkerOrder]:
-        """Where this process's next pass begins, and what it draws; `begin` then counts it.
+        """Begins this process's next pass, and counts it.
 
         Returns:
             The pass and the order.
@@ -177,12 +192,24 @@ class Resume:
         )
         now = self._now(num_workers)
         begun = self._progress.next_pass(now, self._orders, (rank, worker, num_workers))
-        part = self._orders.rank(begun.settings, begun.history, rank)
-        return begun, part.worker(begun.share)
+        try:
+            part = self._orders.rank(begun.settings, begun.history, rank)
+            return begun, part.worker(begun.share)
+        except BaseException:
+            self.cancel(begun)
+            raise
 
     def begin(self, begun: Pass) -> None:
-        """Counts a pass whose parts could be made."""
+        """Notes that the first sample of a pass is wanted."""
         self._progress.begin(*worker_and_count(), begun)
+
+    def cancel(self, begun: Pass) -> None:
+        """Takes a pass back whose parts could not be made."""
+        self._progress.cancel(worker_and_count()[0], begun)
+
+    def adopt(self) -> bool:
+        """Takes memory of its own in a training process that got the dataset from another one."""
+        return self._progress.adopt()
 
     def finish(self, ended: Pass) -> None:
         """Notes that a pass ran to its end."""

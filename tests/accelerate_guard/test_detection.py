@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from tests.support.datasets import REPO_ID
 from tests.train.support import run_python
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.datasets import Shelf
 
 pytest.importorskip("accelerate")
@@ -98,3 +101,39 @@ def test_an_accelerate_that_has_changed_does_not_break_its_own_import() -> None:
     run = run_python("-c", code)
     assert run.code == 0, run.output
     assert "IMPORTED" in run.output
+
+
+def test_an_import_that_fails_is_protected_when_it_is_tried_again() -> None:
+    code = (
+        "import sys\n"
+        "from lerobot_streaming.accelerate_guard import protect_when_imported\n"
+        "protect_when_imported()\n"
+        "sys.modules['accelerate.data_loader'] = None\n"
+        "try:\n"
+        "    import accelerate.accelerator\n"
+        "except ImportError:\n"
+        "    print('FAILED')\n"
+        "del sys.modules['accelerate.data_loader']\n"
+        "import accelerate.accelerator as module\n"
+        "assert hasattr(module.prepare_data_loader, '_lerobot_streaming')\n"
+        "print('PROTECTED')\n"
+    )
+    run = run_python("-c", code)
+    assert run.code == 0, run.output
+    assert "FAILED" in run.output
+    assert "PROTECTED" in run.output
+
+
+def test_a_dataset_that_arrives_by_pickle_protects_loaders(dataset: Any, tmp_path: Path) -> None:
+    file = tmp_path / "dataset.pickle"
+    file.write_bytes(pickle.dumps(dataset))
+    code = (
+        "import pathlib, pickle\n"
+        f"dataset = pickle.loads(pathlib.Path({str(file)!r}).read_bytes())\n"
+        "import accelerate.accelerator as module\n"
+        "assert hasattr(module.prepare_data_loader, '_lerobot_streaming')\n"
+        "print('PROTECTED')\n"
+    )
+    run = run_python("-c", code)
+    assert run.code == 0, run.output
+    assert "PROTECTED" in run.output

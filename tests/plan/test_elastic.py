@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lerobot_streaming.errors import ByteBudgetError, OptionError, ShardingError
+from lerobot_streaming.orders import Orders
 from lerobot_streaming.plan import (
     AnchorSelection,
     JobOrder,
@@ -26,6 +27,7 @@ from lerobot_streaming.plan import (
     select_anchors,
 )
 from lerobot_streaming.plan.epoch_pass import RemainingPass
+from lerobot_streaming.state import State
 from tests.plan.shapes import make_settings
 
 if TYPE_CHECKING:
@@ -304,3 +306,44 @@ def test_a_far_offset_costs_one_pass_over_one_epoch(monkeypatch: pytest.MonkeyPa
     # Only what is left of the epoch is admitted, and then the next epoch.
     counts = [count for _, count in islice(admissions, 300)]
     assert 20_000 in accumulate(counts)
+
+
+def test_a_complete_epoch_between_two_rests_is_not_drawn_again() -> None:
+    # The lone long episode is a whole epoch behind, and the short ones were dealt unevenly.
+    anchors = select_anchors([4, 2, 2], 0, 0)
+    rests = Rests({0: {0: [1]}, 1: {}, 2: {1: [0, 1]}}, 3, 1)
+    one = JobOrder(anchors, size_one, make_settings(world_size=1, num_workers=1), rests).rank(0).worker(0)
+    drawn = list(islice(one.begin(0, 0, repeat=True)[0], 4))
+    assert [epoch for epoch, _, _ in drawn] == [0, 2, 2, 3]
+    left = JobOrder(anchors, size_one, make_settings(world_size=1, num_workers=1), rests).rests_after(0, 0, 1)
+    assert left.epochs == rests.epochs
+    assert (
+        JobOrder(anchors, size_one, make_settings(world_size=1), left).rests_after(0, 1, 1).first_epoch == 2
+    )
+
+
+def test_epochs_that_are_complete_cost_nothing() -> None:
+    anchors = select_anchors([4, 4], 0, 0)
+    order = JobOrder(anchors, size_one, make_settings(num_workers=0))
+    rests = order.rests_after(0, 4 * 10**12 + 2, 1)
+    assert rests.first_epoch == 10**12
+    assert rests.next_epoch == 10**12 + 1
+    with pytest.raises(OptionError, match="must be at most 10000000000000"):
+        Position.from_dict({"epoch": 0, "offset": 10**14, "batch_size": 1})
+
+
+def test_shapes_that_left_nothing_are_forgotten_but_counted() -> None:
+    anchors = select_anchors([7, 5, 9, 4, 12], 0, 0)
+    one, two = (make_settings(world_size=number, repeat=False) for number in (1, 2))
+    orders = Orders(anchors, size_one)
+    place, history = orders.start(State(Position(0, 4, 2), one), two, None, tell=False)
+    assert (place, len(history)) == (Position(0), 1)
+    # In the same epoch both count, after it only the new one; in a text and back.
+    place, both = orders.start(State(Position(0, 2, 2), two, history), one, None, tell=False)
+    assert len(both) == 2
+    later = Position(3, 4, 2)
+    place, kept = orders.start(State(later, two, both), one, None, tell=False)
+    kept = tuple(Segment.from_dict(segment.to_dict()) for segment in kept)
+    assert kept == (Segment(two, later, 2),)
+    assert place == Position(3)
+    assert replay(anchors, size_one, kept) == replay(anchors, size_one, (*both, Segment(two, later)))

@@ -53,15 +53,21 @@ class _WaitForAccelerate(MetaPathFinder):
         del path, target
         if fullname != MODULE:
             return None
+        # The others must be asked without us, but the import may fail and be tried again.
         with contextlib.suppress(ValueError):  # somebody else took us out
             sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_protect(module: Any) -> None:
             execute(module)
+            with contextlib.suppress(ValueError):
+                sys.meta_path.remove(self)
             _protect()
 
         spec.loader.exec_module = execute_and_protect  # type: ignore[method-assign]  # This one loader's.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 
+from lerobot_streaming.errors import ShardingError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,7 +26,7 @@ class EvenBatches:
         """Wrap a loader.
 
         Args:
-            loader: This rank's loader, with at least one batch.
+            loader: This rank's loader.
             device: Device on which the process group communicates.
         """
         self._loader = loader
@@ -41,15 +43,33 @@ class EvenBatches:
 
         Yields:
             Batches.
+
+        Raises:
+            ShardingError: On all ranks alike: some of them have no batch at all, and others have.
         """
         batches = iter(self._loader)
         last = None
         while True:
             batch = next(batches, None)
-            some_rank_goes_on = torch.tensor(int(batch is not None), device=self._device)
-            torch.distributed.all_reduce(some_rank_goes_on, torch.distributed.ReduceOp.MAX)
-            if not some_rank_goes_on.item():
+            first = last is None
+            some_rank_goes_on, all_ranks_go_on = self._over_all_ranks(goes_on=batch is not None, both=first)
+            if not some_rank_goes_on:
                 return
+            if first and not all_ranks_go_on:
+                raise ShardingError(
+                    "A rank has no batch in this pass while others have, so it has none to repeat until they "
+                    "are through (ends_evenly): this happens when a pass is resumed near its end. Begin with "
+                    "the next epoch (set_epoch), or use fewer ranks."
+                )
             last = last if batch is None else batch
             # A shallow copy: the training loop replaces entries of the dict that it gets.
             yield copy.copy(last)
+
+    def _over_all_ranks(self, *, goes_on: bool, both: bool) -> tuple[bool, bool]:
+        """Say whether any rank goes on, and, when both are wanted, whether all of them do."""
+        answers = []
+        for operation in (torch.distributed.ReduceOp.MAX, torch.distributed.ReduceOp.MIN)[: 1 + both]:
+            answer = torch.tensor(int(goes_on), device=self._device)
+            torch.distributed.all_reduce(answer, operation)
+            answers.append(bool(answer.item()))
+        return answers[0], answers[-1]

@@ -7,12 +7,12 @@ import importlib
 import importlib.util
 import inspect
 import logging
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from lerobot_streaming.accelerate_guard.announced_epochs import follow_the_dataset
 from lerobot_streaming.accelerate_guard.even_batches import EvenBatches
-from lerobot_streaming.errors import OptionError
+from lerobot_streaming.accelerate_guard.wrappers import datasets_within
+from lerobot_streaming.errors import OptionError, UnprotectedLoaderError
 from lerobot_streaming.versions import unsupported
 
 if TYPE_CHECKING:
@@ -65,13 +65,24 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def prepare_data_loader(dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_ours(dataloader.dataset):
+        ours, others = datasets_within(dataloader.dataset)
+        if not ours:
             return original(dataloader, *args, **kwargs)
         call = signature.bind(dataloader, *args, **kwargs)
         call.apply_defaults()
         processes, index = _place(call.arguments)
         _refuse_what_shards_by_batch(call.arguments, processes)
-        _lower_workers(dataloader, index, processes)
+        if others and processes > 1:
+            raise UnprotectedLoaderError(
+                f"The loader's {type(dataloader.dataset).__name__} reads a StreamingLeRobotDataset, of which "
+                f"every process streams episodes of its own, together with a {type(others[0]).__name__}, "
+                "which every process would read in full. Give each of them a loader of its own."
+            )
+        for dataset in ours:
+            _check_pass(dataset, dataloader, processes)
+        itself = ours == [dataloader.dataset]
+        if itself:
+            _lower_workers(dataloader, index, processes)
         call.arguments.update(
             num_processes=1,
             process_index=0,
@@ -82,8 +93,9 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
             torch_device_mesh=None,
         )
         prepared = original(*call.args, **call.kwargs)
-        follow_the_dataset(prepared)
-        if processes > 1 and getattr(dataloader.dataset, "ends_evenly", False):
+        if itself:
+            follow_the_dataset(prepared)
+        if processes > 1 and any(dataset.ends_evenly for dataset in ours):
             return EvenBatches(prepared, call.arguments["device"])
         return prepared
 
@@ -91,10 +103,36 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
     return prepare_data_loader
 
 
-def _is_ours(dataset: object) -> bool:
-    # An instance can only exist once its module is loaded; importing it here would slow down other loops.
-    module = sys.modules.get("lerobot_streaming.dataset")
-    return module is not None and isinstance(dataset, module.StreamingLeRobotDataset)
+def _check_pass(dataset: Any, dataloader: Any, processes: int) -> None:
+    """Raise for what cannot work with passes that end, and tell the dataset how it is read."""
+    # torchdata's loader takes its state before accelerate reads ahead.
+    if not dataloader.num_workers and not hasattr(dataloader, "state_dict"):
+        dataset.reader_looks_ahead = True
+    if dataset.repeat:
+        return
+    if dataloader.drop_last:
+        raise OptionError(
+            "DataLoader(drop_last=True) over a pass that ends (repeat=False) drops the last batch of every "
+            "worker, and such a place cannot be resumed. Leave drop_last out, or use repeat=True, whose "
+            "batches are all full."
+        )
+    if processes == 1:
+        return
+    if not dataset.ends_evenly:
+        logger.warning(
+            "Passes that end (repeat=False) have different numbers of batches on the %d processes: with "
+            "collectives in the loop set dataset.ends_evenly = True, or take "
+            "min(dataset.batches_per_rank(...)) batches from each",
+            processes,
+        )
+        return
+    steps = importlib.import_module("accelerate.state").GradientState().num_steps
+    if steps > 1 and not dataset.only_evaluated:
+        raise OptionError(
+            f"dataset.ends_evenly cannot be used with gradient_accumulation_steps={steps}: accelerate ends "
+            "an accumulation early at a loader's own end, which comes at different steps on different "
+            "processes. Use repeat=True and count steps, or gradient_accumulation_steps=1."
+        )
 
 
 def _place(arguments: dict[str, Any]) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.plan.job_order import JobOrder, Rests
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.plan.anchors import AnchorSelection
     from lerobot_streaming.plan.sizes import EpisodeSizes
+
+
+_MAX_OFFSET: Final = 10**13
+"""No rank draws more samples: at a thousand a second it would take three hundred years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ class Position:
         """
         epoch, offset = _whole(state, "epoch", 0), _whole(state, "offset", 0)
         batch_size = None if state.get("batch_size") is None else _whole(state, "batch_size", 1)
+        if offset > _MAX_OFFSET:
+            raise OptionError(
+                f"The state's offset is {offset}; it must be at most {_MAX_OFFSET} samples of a rank."
+            )
         if batch_size is not None and offset % batch_size:
             raise OptionError(
                 f"The state's offset {offset} is no multiple of its batch_size {batch_size}: it must count "
@@ -69,10 +77,13 @@ class Segment:
     Attributes:
         settings: The shape.
         position: Where each rank stood at its end.
+        generation: Number of shapes before it that are not in the history any more, because it began after
+            everything that they had left.
     """
 
     settings: OrderSettings
     position: Position
+    generation: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Give the segment as plain values.
@@ -80,7 +91,8 @@ class Segment:
         Returns:
             Names and values that JSON can hold.
         """
-        return {"settings": self.settings.to_dict(), **self.position.to_dict()}
+        values = {"settings": self.settings.to_dict(), **self.position.to_dict()}
+        return values | {"generation": self.generation} if self.generation else values
 
     @classmethod
     def from_dict(cls, values: Any) -> Segment:
@@ -97,7 +109,8 @@ class Segment:
         """
         if not hasattr(values, "get") or "settings" not in values:
             raise OptionError(f"The state's history must hold segments with their settings, got {values!r}.")
-        segment = cls(OrderSettings.from_dict(values["settings"]), Position.from_dict(values))
+        generation = _whole(values, "generation", 0) if "generation" in values else 0
+        segment = cls(OrderSettings.from_dict(values["settings"]), Position.from_dict(values), generation)
         place = segment.position
         if place.offset and place.batch_size is None and segment.settings.num_workers > 1:
             raise OptionError(
@@ -137,7 +150,7 @@ def replay(
         ShardingError: There are fewer episodes than a segment has ranks.
         ByteBudgetError: A segment's budget does not fit these episodes.
     """
-    rests = Rests()
+    rests = Rests(generation=segments[0].generation if segments else 0)
     for segment in segments:
         place = segment.position
         job = JobOrder(anchors, size_of, segment.settings, rests)

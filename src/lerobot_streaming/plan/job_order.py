@@ -12,6 +12,7 @@ has begun is completed by everyone, in ascending order: afterwards all frames ha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from lerobot_streaming.errors import ByteBudgetError, OptionError
@@ -39,7 +40,8 @@ class Rests:
     """What the shapes that a job has had so far leave to the next one.
 
     Attributes:
-        epochs: For each epoch that was begun and is not complete, what is left of it.
+        epochs: What is left of each epoch from the first one that is not complete to the last one that was
+            begun; of a complete one in between, nothing.
         next_epoch: The first epoch of which nothing is done.
         generation: Number of shapes so far.
     """
@@ -266,22 +268,30 @@ class JobOrder:
         Returns:
             What is left to the next shape.
         """
+        first_epochs: list[int] = []
         ends: list[tuple[WorkerOrder, int, dict[int, Left]]] = []
         for rank in range(self.settings.world_size):
             order = self.rank(rank)
             done, _ = order.draws_done(epoch, offset, batch_size)
             for index, count in enumerate(done):
                 worker = order.worker(index)
+                located = worker.locate(epoch, count)[0] if self.settings.repeat else epoch
+                first_epochs.append(located)
                 ends.append((worker, *worker.rests_after(epoch, count, repeat=self.settings.repeat)))
         next_epoch = max(untouched for _, untouched, _ in ends)
         number_of = {position: number for number, position in enumerate(self._anchors.positions)}
-        epochs: dict[int, Left] = {}
+        # Every worker is through with all epochs before; there may be very many of them.
+        first_epoch = min(first_epochs)
+        epochs: dict[int, Left] = {begun: {} for begun in range(first_epoch, next_epoch)}
         for worker, untouched, left in ends:
-            for begun in range(epoch, next_epoch):
+            for begun in range(first_epoch, next_epoch):
                 rest = left.get(begun, {}) if begun < untouched else worker.whole_epoch()
                 for position, frames in rest.items():
-                    epochs.setdefault(begun, {})[number_of[position]] = frames
-        return Rests(dict(sorted(epochs.items())), next_epoch, self.rests.generation + 1)
+                    epochs[begun][number_of[position]] = frames
+        # Complete ones at the beginning are of no concern any more; one between two rests must not be taken
+        # for an epoch of which nothing is done.
+        open_epochs = dropwhile(lambda item: not item[1], epochs.items())
+        return Rests(dict(open_epochs), next_epoch, self.rests.generation + 1)
 
     def _deal(self, left: Left, num_shards: int) -> list[Left]:
         """Deal the rest of an epoch; some may get nothing."""

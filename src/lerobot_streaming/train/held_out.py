@@ -14,6 +14,7 @@ class HeldOutDataset(StreamingLeRobotDataset):
     """The held-out episodes in chronological order, optionally only the first frames of each."""
 
     ends_evenly = True
+    only_evaluated = True
 
     def __init__(self, *args: Any, frames_used: Mapping[int, int] | None = None, **kwargs: Any) -> None:
         """Open the held-out episodes.
@@ -27,12 +28,14 @@ class HeldOutDataset(StreamingLeRobotDataset):
         self._frames_used = frames_used
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield this worker's share of the frames.
+        """Begin a pass over this worker's share of the frames.
 
-        Yields:
+        Returns:
             Items as map-style gives them.
         """
         used = self._frames_used
-        for item in super().__iter__():
-            if used is None or int(item["frame_index"]) < used[int(item["episode_index"])]:
-                yield item
+        # Made at once and not with the first item: this is where a pass is counted.
+        items = super().__iter__()
+        if used is None:
+            return items
+        return (item for item in items if int(item["frame_index"]) < used[int(item["episode_index"])])
