@@ -140,6 +140,19 @@ class Place:
         seed = iterator_seed()
         return None if seed is None else (seed, self._iterators)
 
+    def place(self, now: OrderSettings, orders: Orders, batch_size: int | None) -> tuple[Position, History]:
+        """Where the loaded state begins under some settings.
+
+        Args:
+            now: The settings.
+            orders: The dataset's orders.
+            batch_size: Batch size of the coming DataLoader, when it is known.
+
+        Returns:
+            The position, and the shapes that the job had before.
+        """
+        return self._start(now, orders, batch_size)
+
     def _position(self) -> Position:
         epoch, offset, batch_size = (int(value) for value in self._shared[: BATCH_SIZE + 1])
         return Position(epoch, offset, batch_size or None)

@@ -69,7 +69,15 @@ class Resumable:
         """
         return self._resume.num_episodes_for_rank(rank, world_size)
 
-    def batches_per_rank(self, world_size: int, batch_size: int, num_workers: int = 0) -> list[int]:
+    def batches_per_rank(
+        self,
+        world_size: int,
+        batch_size: int,
+        num_workers: int = 0,
+        *,
+        remaining: bool = False,
+        drop_last: bool = False,
+    ) -> list[int]:
         """Batches that each rank's DataLoader gives in a whole pass that ends (`repeat=False`).
 
         Ranks hold different episodes, so the numbers differ. A loop with collectives takes `min` of them from
@@ -79,6 +87,9 @@ class Resumable:
             world_size: Number of training processes.
             batch_size: Samples per batch, >= 1; the last batch of each worker may be short.
             num_workers: DataLoader workers of each rank.
+            remaining: Whether to count only what is left of the pass that a loaded state continues; asked
+                before that pass begins. Once it has begun, whole passes are counted.
+            drop_last: Whether the DataLoader drops the short last batch of each worker.
 
         Returns:
             The number of batches of each rank.
@@ -87,7 +98,10 @@ class Resumable:
             OptionError: `batch_size` is below 1.
             ShardingError: A rank, or one of its workers, would get no episode.
         """
-        return self._resume.batches_per_rank(world_size, batch_size, num_workers)
+        self.adopt()
+        return self._resume.batches_per_rank(
+            world_size, batch_size, num_workers, remaining=remaining, drop_last=drop_last
+        )
 
     def limit_anchors(self, drop_n_first_frames: int = 0, drop_n_last_frames: int = 0) -> None:
         """Leaves out anchors at the ends of episodes, as lerobot's sampler does for policies that need it.

@@ -11,7 +11,14 @@ import numpy as np
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import is_integer
 from lerobot_streaming.orders import Orders
-from lerobot_streaming.plan import AnchorSelection, JobOrder, OrderSettings, select_anchors, shards_for_worker
+from lerobot_streaming.plan import (
+    AnchorSelection,
+    JobOrder,
+    OrderSettings,
+    Position,
+    select_anchors,
+    shards_for_worker,
+)
 from lerobot_streaming.progress import Progress
 from lerobot_streaming.ranks import RankMemory, in_worker, worker_and_count
 from lerobot_streaming.state import State
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
+    from lerobot_streaming.orders import History
     from lerobot_streaming.place import Pass
     from lerobot_streaming.plan import WorkerOrder
 
@@ -116,16 +124,26 @@ class Resume:
             self._episodes_of[place] = len(share)
         return self._episodes_of[place]
 
-    def batches_per_rank(self, world_size: int, batch_size: int, num_workers: int) -> list[int]:
-        """Batches that each rank gives in a whole pass that ends; see the dataset's method."""
+    def batches_per_rank(
+        self, world_size: int, batch_size: int, num_workers: int, *, remaining: bool, drop_last: bool
+    ) -> list[int]:
+        """Batches that each rank gives in a pass that ends; see the dataset's method."""
         _check_number("batch_size", batch_size, 1)
         _check_number("num_workers", num_workers, 0)
         settings = replace(self._settings, world_size=world_size, num_workers=num_workers, repeat=False)
-        job = JobOrder(self._anchors, self._open.sizes, settings)
-        return [
-            sum(-(-(draws or 0) // batch_size) for draws in job.rank(rank).draws_per_pass(0))
-            for rank in range(world_size)
-        ]
+        position = Position()
+        history: History = ()
+        if remaining and not self._progress.begun:
+            position, history = self._progress.place(settings, self._orders, batch_size)
+        job = JobOrder(self._anchors, self._open.sizes, settings, self._orders.rests(history))
+        counts = []
+        for rank in range(world_size):
+            part = job.rank(rank)
+            done, _ = part.draws_done(position.epoch, position.offset, position.batch_size)
+            draws = zip(part.draws_per_pass(position.epoch), done, strict=True)
+            left = [(whole or 0) - behind for whole, behind in draws]
+            counts.append(sum(some // batch_size if drop_last else -(-some // batch_size) for some in left))
+        return counts
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass; see the dataset's method."""

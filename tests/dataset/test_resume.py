@@ -238,3 +238,30 @@ def test_a_rank_outside_its_world_is_refused(
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(OptionError, match="RANK must be from 0 to WORLD_SIZE - 1"):
         next(iter(make(shelf)))
+
+
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_what_is_left_after_a_resume_is_counted(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = make(shelf)
+    whole = dataset.batches_per_rank(2, batch_size, 2)
+    state = {**dataset.state_dict(), "offset": 4, "batch_size": 2}
+    state["settings"]["num_workers"] = 2
+    got, left = [], whole
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        dataset = make(shelf)
+        dataset.load_state_dict(state, batch_size=batch_size)
+        left = dataset.batches_per_rank(2, batch_size, 2, remaining=True)
+        got.append(len(indices(loader(dataset, batch_size=batch_size))))
+    assert got == left != whole
+    assert dataset.batches_per_rank(2, batch_size, 2, remaining=True) == whole
+
+
+def test_batches_without_the_short_last_ones_are_counted(shelf: Shelf) -> None:
+    dataset = make(shelf)
+    (count,) = dataset.batches_per_rank(1, 3, 2, drop_last=True)
+    assert count == len(indices(loader(dataset, batch_size=3, drop_last=True)))
+    assert [count] < dataset.batches_per_rank(1, 3, 2)
