@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import av
-import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from lerobot_streaming import stats as stats_table
+from lerobot_streaming.accelerate_guard import protect_when_imported, refuse_unprotected_loader
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.items import Item
 from lerobot_streaming.opening import (
@@ -21,19 +21,14 @@ from lerobot_streaming.opening import (
     item_spec,
     open_dataset,
 )
-from lerobot_streaming.options import VIDEO_BACKENDS, Options, is_integer
+from lerobot_streaming.options import VIDEO_BACKENDS, Options, check_choice, is_integer
 from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
-from lerobot_streaming.progress import Progress
+from lerobot_streaming.ranks import in_worker, worker_and_count
+from lerobot_streaming.resumable import Resumable
+from lerobot_streaming.resume import Resume
 from lerobot_streaming.stats import WorkerStats
 from lerobot_streaming.stream import EpisodeStream
-from lerobot_streaming.worker import (
-    WorkerPlace,
-    WorkerRuntime,
-    make_parts,
-    make_runtime,
-    select_anchors,
-    worker_shares,
-)
+from lerobot_streaming.worker import WorkerRuntime, make_parts, make_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_SEED = 42
 
 
-class StreamingLeRobotDataset(IterableDataset[Item]):
+class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
     """Streams a LeRobotDataset v3: a drop-in for lerobot's class of the same name.
 
     Each DataLoader worker owns whole episodes, keeps a small pool of them in memory as compressed bytes and
@@ -141,6 +136,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
     ) -> None:
         """Opens the dataset and checks everything that can be checked before iteration."""
         super().__init__()
+        protect_when_imported()
         for name, value in (("streaming", streaming), ("rng", rng)):
             if value is not None:
                 warnings.warn(
@@ -166,9 +162,9 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
             frame_cache_gb=frame_cache_gb,
             on_error=on_error,
         )
-        _check_choice("repo_type", repo_type, ("dataset", "bucket"))
-        _check_choice("depth_output_unit", depth_output_unit, DEPTH_UNITS)
-        _check_choice("video_backend", video_backend, VIDEO_BACKENDS)
+        check_choice("repo_type", repo_type, ("dataset", "bucket"))
+        check_choice("depth_output_unit", depth_output_unit, DEPTH_UNITS)
+        check_choice("video_backend", video_backend, VIDEO_BACKENDS)
         if image_transforms is not None and not callable(image_transforms):
             raise OptionError(f"image_transforms must be callable or None, got {image_transforms!r}.")
         if seed is not None and (not is_integer(seed)):
@@ -217,11 +213,15 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
             ),
             options=self._options,
         )
-        self._anchors = select_anchors(self._open.layout.lengths.tolist(), 0, 0)
-        self._progress = Progress()
+        self._resume = Resume(
+            self._open,
+            self._options,
+            seed=self.seed,
+            shuffle=bool(shuffle),
+            repeat=bool(repeat),
+            revision=self.revision,
+        )
         self._stats = stats_table.new_table()
-        self._place: tuple[int, int] | None = None
-        self._place_of: int | None = None
         self._runtime: tuple[tuple[int, int], WorkerRuntime] | None = None
 
     # Facts about the selection.
@@ -259,41 +259,7 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
     @property
     def num_shards(self) -> int:
         """Most workers that could get an episode, capped by `max_num_shards`."""
-        return min(len(self._anchors.positions), self._options.max_num_shards)
-
-    def num_frames_for_rank(self, rank: int, world_size: int, num_workers: int = 0) -> int:
-        """Anchors that one rank draws per coverage epoch.
-
-        Args:
-            rank: Training process.
-            world_size: Number of training processes.
-            num_workers: DataLoader workers of the rank; 0 means the training process itself.
-
-        Returns:
-            Number of anchors.
-
-        Raises:
-            ShardingError: The rank, or one of its workers, would get no episode.
-        """
-        place = WorkerPlace(rank, world_size, 0, max(1, num_workers))
-        counts = self._anchors.counts
-        return sum(counts[number] for share in worker_shares(self._anchors, place) for number in share)
-
-    def num_episodes_for_rank(self, rank: int, world_size: int) -> int:
-        """Episodes that one rank draws from: the most workers that it can have.
-
-        Args:
-            rank: Training process.
-            world_size: Number of training processes.
-
-        Returns:
-            Number of episodes.
-
-        Raises:
-            ShardingError: There are fewer episodes than ranks.
-        """
-        (share,) = worker_shares(self._anchors, WorkerPlace(rank, world_size, 0, 1))
-        return len(share)
+        return min(self._resume.num_episodes, self._options.max_num_shards)
 
     def stats(self) -> dict[str, Any]:
         """Counters of all workers of this rank, readable in the parent process while they run.
@@ -304,92 +270,31 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         """
         return dict(stats_table.report(self._stats))
 
-    # Order and state.
-
-    def limit_anchors(self, drop_n_first_frames: int = 0, drop_n_last_frames: int = 0) -> None:
-        """Leaves out anchors at the ends of episodes, as lerobot's sampler does for policies that need it.
-
-        Call it before iteration. Windows still reach into the frames that are left out.
-
-        Args:
-            drop_n_first_frames: Frames at the beginning of each episode.
-            drop_n_last_frames: Frames at the end of each episode.
-
-        Raises:
-            OptionError: A number is negative.
-            ShardingError: No anchor is left.
-        """
-        lengths = self._open.layout.lengths.tolist()
-        self._anchors = select_anchors(lengths, drop_n_first_frames, drop_n_last_frames)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the coverage epoch of the next pass; without a call, passes count up by themselves.
-
-        Args:
-            epoch: Coverage epoch, >= 0.
-
-        Raises:
-            OptionError: The epoch is negative or no integer.
-        """
-        if not is_integer(epoch) or epoch < 0:
-            raise OptionError(f"epoch must be an integer >= 0, got {epoch!r}.")
-        self._progress.set_epoch(int(epoch))
-
-    def state_dict(self) -> dict[str, int | None]:
-        """Where this process stands, for `load_state_dict`.
-
-        In a process that iterates the dataset itself (`num_workers=0`, or a worker of torchdata's
-        `StatefulDataLoader`) the offset counts the samples that it has yielded.
-
-        Returns:
-            `{"epoch", "offset", "batch_size"}`; `batch_size` None says that the offset is this process's own.
-
-        Raises:
-            OptionError: DataLoader workers iterate, and only they know how far they are.
-        """
-        info = get_worker_info()
-        return self._progress.state(0 if info is None else int(info.id), in_worker=info is not None)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where a state was taken: the next pass begins at its offset, even if it is broken off.
-
-        Args:
-            state: `epoch`; `offset` in samples; `batch_size`, with which an offset that counts a rank's
-                samples is dealt to its workers in the DataLoader's turn order, or None when the offset is
-                this process's own.
-
-        Raises:
-            OptionError: A value is missing or negative, or the offset is no multiple of the batch size.
-        """
-        self._progress.load(state, in_worker=get_worker_info() is not None)
-
     # Iteration.
 
     def __iter__(self) -> Iterator[Item]:
         """Yields the items of this worker in plan order. Closing the iterator ends every thread."""
-        place = self._current_place()
-        in_worker = get_worker_info() is not None
-        if in_worker:
+        refuse_unprotected_loader()
+        if in_worker():
             # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
             av.logging.set_level(None)
-        begun = self._progress.next_pass(place.worker, place.num_workers, lambda: self._sample_limits(place))
-        share = WorkerPlace(place.rank, place.world_size, begun.share, place.num_workers)
+        begun, order = self._resume.next_pass()
+        worker, num_workers = worker_and_count()
         parts = make_parts(
-            self._current_runtime(place),
+            self._current_runtime(worker, num_workers),
             self._options,
-            share,
-            self._anchors,
+            order,
+            num_workers=num_workers,
             seed=self.seed,
-            shuffle=self.shuffle,
             transforms=self.image_transforms,
         )
         stream = EpisodeStream(parts, epoch=begun.epoch, offset=begun.offset, repeat=self.repeat)
-        self._progress.begin(place.worker, begun)
+        self._resume.begin(begun)
         with closing(stream):
             for _, item in stream:
                 begun.offset += 1
                 yield item
-        self._progress.finish(begun)
+        self._resume.finish(begun)
 
     def __getitem__(self, index: Any) -> Any:
         """Refuses indexing."""
@@ -404,57 +309,19 @@ class StreamingLeRobotDataset(IterableDataset[Item]):
         state["_meta"] = None
         state["_runtime"] = None
         state["_completion"] = None
-        state["_place"] = self._rank_and_world()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes a copy over in another process, or a second one in this process."""
         self.__dict__.update(state)
-        self._place_of = os.getpid()
         if not self._stats.is_shared():  # type: ignore[no-untyped-call]  # torch gives it no types.
             # Made by plain pickling, not handed to a worker: it counts for itself.
             self._stats = stats_table.new_table()
 
-    def _rank_and_world(self) -> tuple[int, int]:
-        """This training process among all, from torch.distributed, else from the environment."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return torch.distributed.get_rank(), torch.distributed.get_world_size()
-        if self._place is not None and self._place_of == os.getpid() and get_worker_info() is not None:
-            # A spawned worker is not in the process group; the training process told it where it belongs. A
-            # forked one did not unpickle the dataset itself, and finds the process group or the environment
-            # as they are.
-            return self._place
-        rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-        try:
-            return int(rank), int(world)
-        except ValueError:
-            raise OptionError(
-                f"The environment says RANK={rank!r} and WORLD_SIZE={world!r}; both must be integers."
-            ) from None
-
-    def _current_place(self) -> WorkerPlace:
-        rank, world_size = self._rank_and_world()
-        info = get_worker_info()
-        if info is None:
-            return WorkerPlace(rank, world_size, 0, 1)
-        return WorkerPlace(rank, world_size, int(info.id), int(info.num_workers))
-
-    def _sample_limits(self, place: WorkerPlace) -> list[int | None]:
-        """Samples that each worker of the rank can give per pass; None means endless."""
-        if self.repeat:
-            return [None] * place.num_workers
-        counts = self._anchors.counts
-        return [sum(counts[number] for number in share) for share in worker_shares(self._anchors, place)]
-
-    def _current_runtime(self, place: WorkerPlace) -> WorkerRuntime:
+    def _current_runtime(self, worker: int, num_workers: int) -> WorkerRuntime:
         """The long-lived parts of this process; a forked process makes its own."""
-        key = (os.getpid(), place.num_workers)
+        key = (os.getpid(), num_workers)
         if self._runtime is None or self._runtime[0] != key:
-            stats = WorkerStats(self._stats, place.worker)
-            self._runtime = key, make_runtime(self._open, self._options, place.num_workers, stats)
+            stats = WorkerStats(self._stats, worker)
+            self._runtime = key, make_runtime(self._open, self._options, num_workers, stats)
         return self._runtime[1]
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices:
-        raise OptionError(f"{name} must be one of {list(choices)}, got {value!r}.")

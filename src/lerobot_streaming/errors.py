@@ -22,6 +22,8 @@ against map-style LeRobot (`except ValueError`, `except FileNotFoundError`) keep
     ├── FrameTimestampError (ValueError)     no frame near enough to the wanted time
     ├── DecodeError (RuntimeError)           libav could not give the wanted frame
     │   └── DecodeStallError (TimeoutError)  a decode that does not return
+    ├── UnsupportedVersionError (RuntimeError)  lerobot or accelerate is not of a known version
+    ├── UnprotectedLoaderError (RuntimeError)   accelerate would lose the episodes of other processes
     └── PipelineClosedError (RuntimeError)   the iterator was closed while something waited on it
 """
 
@@ -80,8 +82,8 @@ class BadVideoFilesError(SidecarError):
         paths: Paths of the bad files, relative to the data root.
     """
 
-    def __init__(self, message: str, paths: tuple[str, ...]) -> None:
-        """Keeps the paths beside the message."""
+    def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
+        """Keeps the paths beside the message; a DataLoader raises a worker's error with the message alone."""
         super().__init__(message, paths)
         self.paths = paths
 
@@ -116,6 +118,14 @@ class DecodeError(StreamingError, RuntimeError):
 
 class DecodeStallError(DecodeError, TimeoutError):
     """A decode did not return within its time limit."""
+
+
+class UnsupportedVersionError(StreamingError, RuntimeError):
+    """An installed package does not look as the integration with it expects."""
+
+
+class UnprotectedLoaderError(StreamingError, RuntimeError):
+    """accelerate reads a dataset in a way that would lose the episodes of other processes."""
 
 
 class PipelineClosedError(StreamingError, RuntimeError):

@@ -26,6 +26,7 @@ from lerobot_streaming.index.resolve import LAZY_ABOVE, IndexRequest, complete_l
 from lerobot_streaming.items import ItemSpec, check_deltas
 from lerobot_streaming.lerobot_values import DepthCodec, decode_language
 from lerobot_streaming.options import GIB
+from lerobot_streaming.plan import EpisodeSizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ class OpenDataset:
         layout: The selected episodes.
         reader: Where payload bytes come from.
         index: Sample tables of the video files; None for a dataset without videos.
+        catalog: Spans and sizes of their mini-MP4s, by way of the index; None for a dataset without videos.
         size_bounds: Bytes per position that its mini-MP4s do not exceed, int64 (n,).
         items: What items hold.
         pixel_formats: Camera to its pixel format as `meta/info.json` tells it, or None.
@@ -58,9 +60,29 @@ class OpenDataset:
     layout: DatasetLayout
     reader: RangeReader
     index: SampleIndex | None
+    catalog: VideoCatalog | None
     size_bounds: NDArray[np.int64]
     items: ItemSpec
     pixel_formats: Mapping[str, str | None]
+
+    @property
+    def sizes(self) -> EpisodeSizes:
+        """Sizes of the episodes' mini-MP4s, for the plan."""
+        if self.catalog is None:
+            return EpisodeSizes(_nothing)
+        return EpisodeSizes(
+            self.catalog.size,
+            bound=self.size_bound,
+            load=self.catalog.load,
+        )
+
+    def size_bound(self, position: int) -> int:
+        """Gives bytes that an episode's mini-MP4s do not exceed, at no cost."""
+        return int(self.size_bounds[position])
+
+
+def _nothing(_position: int) -> int:
+    return 0
 
 
 def delta_indices(
@@ -168,7 +190,7 @@ def open_dataset(
         episodes=check_episode_selection(episodes, meta.total_episodes),
     )
     _check_rows(layout, reader)
-    index, completion = None, None
+    index, catalog, completion = None, None, None
     size_bounds: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
     if layout.cameras:
         request = _index_request(layout, place, repo_id, options)
@@ -185,7 +207,7 @@ def open_dataset(
         catalog.check()
         _check_budget(layout, catalog, size_bounds, options)
     formats = {key: (layout.features[key].get("info") or {}).get("video.pix_fmt") for key in layout.cameras}
-    return OpenDataset(layout, reader, index, size_bounds, items, formats), completion
+    return OpenDataset(layout, reader, index, catalog, size_bounds, items, formats), completion
 
 
 def _check_rows(layout: DatasetLayout, reader: RangeReader) -> None:

@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lerobot_streaming.errors import OptionError
+from lerobot_streaming.plan import worker_pool_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 GIB: Final = 1024**3
 """Bytes in one GiB, the unit of `byte_budget_gb` and `frame_cache_gb`."""
@@ -214,6 +215,11 @@ class Options:
         """Requests that one rank may have under way at a time."""
         return self.native_http_connections or max(8, self.max_num_shards)
 
+    @property
+    def rank_pool(self) -> int:
+        """Episodes that a rank mixes when `episode_pool_size` is unset."""
+        return min(self.buffer_size, DEFAULT_RANK_POOL)
+
     def pool_size_for_worker(self, num_workers: int) -> int:
         """Episodes that each of a rank's workers mixes.
 
@@ -223,7 +229,19 @@ class Options:
         Returns:
             `episode_pool_size` when set, else the rank's default pool shared out over its workers.
         """
-        if self.episode_pool_size is not None:
-            return self.episode_pool_size
-        rank_pool = min(self.buffer_size, DEFAULT_RANK_POOL)
-        return max(1, round(rank_pool / max(1, num_workers)))
+        return worker_pool_size(self.episode_pool_size, self.rank_pool, max(1, num_workers))
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Check an argument that takes one of some values.
+
+    Args:
+        name: Name of the argument.
+        value: Its value.
+        choices: The accepted values.
+
+    Raises:
+        OptionError: The value is none of them.
+    """
+    if value not in choices:
+        raise OptionError(f"{name} must be one of {list(choices)}, got {value!r}.")

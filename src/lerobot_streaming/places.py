@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lerobot_streaming.episodes.layout import episode_files
-from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, OptionError
+from lerobot_streaming.errors import (
+    DatasetLayoutError,
+    FetchError,
+    MissingFileError,
+    OptionError,
+    StreamingError,
+)
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.published import SIDECAR_FOLDER, PublishedSidecars
 from lerobot_streaming.storage.folder_copy import check_holds, copy_files, list_folder, listing_digest
@@ -158,7 +164,7 @@ def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
     repository = Path(HF_LEROBOT_HUB_CACHE) / f"datasets--{request.repo_id.replace('/', '--')}"
     files = _list_metadata(home)
     folder = repository / "snapshots" / commit
-    copy_files(home, files, folder, anew=request.force_cache_sync)
+    _copy_metadata(home, files, folder, request)
     meta = load_metadata(request.repo_id, folder, commit, request.depth_output_unit)
     return _place(request, options, DatasetPlace(meta, "dataset", commit, home, published))
 
@@ -188,6 +194,11 @@ def _tag(request: DatasetRequest) -> str:
                 f"could not ask the Hub which format versions {request.repo_id!r} is tagged with: {error}. "
                 "Try again, or pass a revision."
             ) from error
+        except RuntimeError as error:
+            raise MissingFileError(
+                f"{request.repo_id!r} has no tag of a format version such as {CODEBASE_VERSION!r}. Pass the "
+                "branch or commit to read as revision (--dataset.revision, --revision), such as 'main'."
+            ) from error
 
 
 def _in_bucket(request: DatasetRequest, options: Options) -> DatasetPlace:
@@ -199,7 +210,7 @@ def _in_bucket(request: DatasetRequest, options: Options) -> DatasetPlace:
     # content names the directory.
     bucket = Path(HF_LEROBOT_HUB_CACHE) / f"buckets--{request.repo_id.replace('/', '--')}"
     folder = bucket / "snapshots" / listing_digest(files)
-    copy_files(home, files, folder, anew=request.force_cache_sync)
+    _copy_metadata(home, files, folder, request)
     meta = load_metadata(
         request.repo_id, folder, request.revision, request.depth_output_unit, repo_type="bucket"
     )
@@ -217,6 +228,20 @@ def _list_metadata(home: HubStoreReader) -> dict[str, FileStat]:
     files = list_folder(home, "meta", without=SIDECAR_FOLDER)
     check_holds(files, "meta/info.json", home.root)
     return files
+
+
+def _copy_metadata(
+    home: HubStoreReader, files: Mapping[str, FileStat], folder: Path, request: DatasetRequest
+) -> None:
+    try:
+        copy_files(home, files, folder, anew=request.force_cache_sync)
+    except OSError as error:
+        if isinstance(error, StreamingError):
+            raise
+        raise FetchError(
+            f"cannot keep the metadata of {request.repo_id!r} in '{folder}': {error}. Set HF_LEROBOT_HOME to "
+            "a directory that can be written"
+        ) from error
 
 
 def _place(request: DatasetRequest, options: Options, home: DatasetPlace) -> DatasetPlace:

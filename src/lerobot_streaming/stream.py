@@ -26,10 +26,10 @@ from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.decode.lookahead import LookAhead, window_length
 from lerobot_streaming.decode.ordered import OrderedPipeline, Slot
 from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
-from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload, endless_frontier
+from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload
 from lerobot_streaming.errors import ByteBudgetError
 from lerobot_streaming.items import Item, ItemBuilder, transform_images
-from lerobot_streaming.plan import CoveragePlan, sample_seed
+from lerobot_streaming.plan import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lerobot_streaming.episodes.catalog import VideoCatalog
     from lerobot_streaming.episodes.layout import DatasetLayout
     from lerobot_streaming.episodes.rows import RowReader
+    from lerobot_streaming.plan import WorkerOrder
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
 
@@ -81,8 +82,7 @@ class StreamParts:
         decoders: Open decoders of this worker.
         items: Builder of items.
         stats: Counters of this worker.
-        positions: Positions of this worker's episodes, in the order of the plan's episodes.
-        plan: The worker's plan; its positions are places in `positions`.
+        order: What the worker draws.
         pool_size: Episodes that the plan mixes.
         prefetch: Episodes fetched ahead of the pool.
         fetch_threads: Episodes fetched at a time.
@@ -104,8 +104,7 @@ class StreamParts:
     decoders: DecoderPool
     items: ItemBuilder
     stats: WorkerStats
-    positions: Sequence[int]
-    plan: CoveragePlan
+    order: WorkerOrder
     pool_size: int
     prefetch: int
     fetch_threads: int
@@ -177,22 +176,11 @@ class EpisodeStream:
     def __init__(self, parts: StreamParts, *, epoch: int, offset: int, repeat: bool) -> None:
         """Starts the threads; bytes are read from the first `__iter__` step on."""
         self._parts = parts
-        plan, positions = parts.plan, parts.positions
-        if repeat:
-            epoch, offset = epoch + offset // plan.num_anchors, offset % plan.num_anchors
         if parts.catalog is not None:
-            parts.catalog.load_ahead(positions[place] for place in plan.admission_order(epoch))
-        self._draws = (
-            Draw(number, positions[place], frame)
-            for number, place, frame in plan.draws(epoch, offset, repeat=repeat)
-        )
-        later = itertools.count(epoch + 1) if repeat else iter(())
-        whole = {positions[place]: count for place, count in plan.remaining_after(epoch, 0).items()}
-        frontier = endless_frontier(
-            {positions[place]: count for place, count in plan.remaining_after(epoch, offset).items()},
-            ([positions[place] for place in plan.admission_order(number)] for number in later),
-            whole,
-        )
+            # Before the plan asks for the first size.
+            parts.catalog.load_ahead(parts.order.admissions(epoch, offset, repeat=repeat))
+        draws, frontier = parts.order.begin(epoch, offset, repeat=repeat)
+        self._draws = (Draw(*draw) for draw in draws)
         self.cache = EpisodeByteCache(parts.byte_budget)
         self._queue_size = max(1, min(parts.queue_size, QUEUE_BYTES // max(1, parts.item_bytes)))
         lengths = [int(length) for length in parts.layout.lengths]

@@ -1,8 +1,7 @@
-"""Builds what one worker of one rank streams: its share, its plan, its part of the budgets."""
+"""Builds what one worker of one rank streams with: its long-lived parts, and its part of the budgets."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,105 +9,27 @@ import av
 import numpy as np
 
 from lerobot_streaming.decode.decoders import DecoderPool
-from lerobot_streaming.episodes.catalog import VideoCatalog
 from lerobot_streaming.episodes.rows import RowReader
-from lerobot_streaming.errors import OptionError, ShardingError
 from lerobot_streaming.items import ItemBuilder
 from lerobot_streaming.lerobot_values import decode_language
 from lerobot_streaming.options import GIB
-from lerobot_streaming.plan import (
-    CoveragePlan,
-    PlanEpisode,
-    shard_episodes,
-    shards_for_worker,
-    worker_budgets,
-)
 from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.stream import StreamParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from lerobot_streaming.episodes.catalog import VideoCatalog
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
+    from lerobot_streaming.plan import WorkerOrder
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
-
-_logger = logging.getLogger(__name__)
 
 _PADDING: Final = 1.1
 """Allowance for the lines that libav pads (64 pixels came in lines of 128 bytes, 640 without padding). The
 cache counts the true bytes; a window that is a little too long or short only changes how often a GOP is
 decoded."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorSelection:
-    """The frames of each selected episode that are drawn.
-
-    Attributes:
-        positions: Positions of the episodes that have anchors, ascending.
-        first: First anchor of each, a frame number.
-        counts: Number of anchors of each.
-    """
-
-    positions: Sequence[int]
-    first: int
-    counts: Sequence[int]
-
-
-def select_anchors(lengths: Sequence[int], drop_first: int, drop_last: int) -> AnchorSelection:
-    """Leaves out the frames at the ends of episodes that a policy cannot use, as lerobot's sampler does.
-
-    Args:
-        lengths: Frames of each selected episode.
-        drop_first: Frames left out at the beginning of each.
-        drop_last: Frames left out at the end of each.
-
-    Returns:
-        The anchors; episodes that lose all of their frames are left out.
-
-    Raises:
-        OptionError: A number is negative.
-        ShardingError: No anchor is left.
-    """
-    for name, value in (("drop_n_first_frames", drop_first), ("drop_n_last_frames", drop_last)):
-        if value < 0:
-            raise OptionError(f"{name} must be >= 0, got {value}.")
-    counts = np.asarray(lengths, dtype=np.int64) - drop_first - drop_last
-    kept = np.nonzero(counts > 0)[0]
-    if len(kept) < len(counts):
-        _logger.warning(
-            "%d of %d episodes are left out: drop_n_first_frames=%d and drop_n_last_frames=%d remove all of "
-            "their frames.",
-            len(counts) - len(kept),
-            len(counts),
-            drop_first,
-            drop_last,
-        )
-    if not len(kept):
-        raise ShardingError(
-            f"No frame is left after drop_n_first_frames={drop_first} and drop_n_last_frames={drop_last}: "
-            "every episode is shorter. Select longer episodes or lower the numbers of the policy."
-        )
-    return AnchorSelection(kept.tolist(), drop_first, counts[kept].tolist())
-
-
-@dataclass(slots=True)
-class WorkerPlace:
-    """Which worker this is.
-
-    Attributes:
-        rank: Training process.
-        world_size: Number of training processes.
-        worker: DataLoader worker of the rank.
-        num_workers: DataLoader workers of the rank, at least 1.
-    """
-
-    rank: int
-    world_size: int
-    worker: int
-    num_workers: int
 
 
 @dataclass(slots=True)
@@ -151,16 +72,13 @@ def make_runtime(
     limit = options.decode_threads * max(1, len(opened.layout.cameras))
     if options.video_decoder_cache_size is not None:
         limit = max(1, options.video_decoder_cache_size // num_workers)
-    catalog = None
-    if opened.index is not None:
-        catalog = VideoCatalog(opened.layout, opened.index, options.tolerance_s)
     reader = CountedReader(opened.reader, stats.count_read)
     reader.watch_retries(lambda: stats.add("retries", 1))
     reader.limit_requests(max(1, options.connections // num_workers))
     return WorkerRuntime(
         open=opened,
         rows=RowReader(opened.layout, reader, decode_language),
-        catalog=catalog,
+        catalog=opened.catalog,
         decoders=DecoderPool(limit),
         items=ItemBuilder(opened.layout, opened.items),
         stats=stats,
@@ -168,40 +86,13 @@ def make_runtime(
     )
 
 
-def worker_shares(anchors: AnchorSelection, place: WorkerPlace) -> list[list[int]]:
-    """Deals a rank's episodes to its workers.
-
-    Args:
-        anchors: The frames that are drawn.
-        place: Any worker of the rank.
-
-    Returns:
-        For each worker of the rank its places in `anchors.positions`.
-
-    Raises:
-        ShardingError: Too few episodes for the ranks or workers.
-    """
-    # Checks the numbers and says what to lower.
-    shards_for_worker(
-        anchors.counts,
-        rank=place.rank,
-        world_size=place.world_size,
-        worker=place.worker,
-        num_workers=place.num_workers,
-    )
-    rank_share = shard_episodes(anchors.counts, place.world_size)[place.rank]
-    shares = shard_episodes([anchors.counts[number] for number in rank_share], place.num_workers)
-    return [[rank_share[number] for number in share] for share in shares]
-
-
 def make_parts(
     runtime: WorkerRuntime,
     options: Options,
-    place: WorkerPlace,
-    anchors: AnchorSelection,
+    order: WorkerOrder,
     *,
+    num_workers: int,
     seed: int,
-    shuffle: bool,
     transforms: Callable[[Any], Any] | None,
 ) -> StreamParts:
     """Makes what one worker streams.
@@ -209,84 +100,38 @@ def make_parts(
     Args:
         runtime: The worker's long-lived parts.
         options: The checked options.
-        place: Which worker this is.
-        anchors: The frames that are drawn.
-        seed: Seed of order and augmentation.
-        shuffle: Whether the order is random.
+        order: What the worker draws.
+        num_workers: DataLoader workers of the rank, at least 1.
+        seed: Seed of the augmentations.
         transforms: Image transforms, or None.
 
     Returns:
         The parts of its passes.
-
-    Raises:
-        ShardingError: Too few episodes for the ranks or workers.
-        ByteBudgetError: The budget cannot be split so that each worker can hold its largest episode.
     """
-    opened, catalog = runtime.open, runtime.catalog
-    shares = [[anchors.positions[number] for number in share] for share in worker_shares(anchors, place)]
-    own = worker_shares(anchors, place)[place.worker]
-    positions = shares[place.worker]
-    budget = _byte_budgets(opened, catalog, options, shares)[place.worker]
-    pool_size = options.pool_size_for_worker(place.num_workers)
-    plan = CoveragePlan(
-        [PlanEpisode(anchors.first, anchors.counts[number], 0) for number in own],
-        pool_size=pool_size,
-        byte_budget=budget,
-        strategy=options.sampling_strategy,
-        seed=seed,
-        shuffle=shuffle,
-        size_of=_size_lookup(opened, catalog, positions, pool_size, budget),
-    )
+    opened = runtime.open
     draw_frame_bytes, item_bytes = _image_bytes(runtime)
     return StreamParts(
         layout=opened.layout,
         catalog=runtime.catalog,
         rows=runtime.rows,
         reader=runtime.reader,
-        byte_budget=budget,
+        byte_budget=order.byte_budget,
         decoders=runtime.decoders,
         items=runtime.items,
         stats=runtime.stats,
-        positions=positions,
-        plan=plan,
-        pool_size=pool_size,
+        order=order,
+        pool_size=options.pool_size_for_worker(num_workers),
         prefetch=options.prefetch_episodes,
         fetch_threads=options.max_num_shards,
         decode_threads=options.decode_threads,
         queue_size=options.decoded_queue_size,
-        frame_cache_bytes=int(options.frame_cache_gb * GIB) // place.num_workers,
+        frame_cache_bytes=int(options.frame_cache_gb * GIB) // num_workers,
         draw_frame_bytes=draw_frame_bytes,
         item_bytes=item_bytes,
         rgb_keys=opened.items.rgb_keys,
         transforms=transforms,
         seed=seed,
     )
-
-
-def _byte_budgets(
-    opened: OpenDataset, catalog: VideoCatalog | None, options: Options, shares: Sequence[Sequence[int]]
-) -> list[int]:
-    """Splits the rank's budget over its workers.
-
-    Exact sizes are asked for only when the bounds, which cost nothing, do not settle the matter: an index
-    that is made bit by bit would have to be complete. Both ways give the same budgets.
-    """
-    bounds = [int(opened.size_bounds[list(share)].max()) for share in shares]
-    if catalog is None or max(bounds) <= options.byte_budget_bytes // len(shares):
-        return worker_budgets([0] * len(shares), options.byte_budget_bytes)
-    sizes = catalog.sizes([position for share in shares for position in share])
-    ends = np.cumsum([len(share) for share in shares])[:-1]
-    return worker_budgets([int(part.max()) for part in np.split(sizes, ends)], options.byte_budget_bytes)
-
-
-def _size_lookup(
-    opened: OpenDataset, catalog: VideoCatalog | None, positions: Sequence[int], pool_size: int, budget: int
-) -> Callable[[int], int] | None:
-    """Gives what the plan asks for sizes, or None when no pool that it can form reaches the budget."""
-    bounds = np.sort(opened.size_bounds[list(positions)])
-    if catalog is None or int(bounds[-pool_size:].sum()) <= budget:
-        return None
-    return lambda place: catalog.size(positions[place])
 
 
 def _image_bytes(runtime: WorkerRuntime) -> tuple[int, int]:

@@ -214,6 +214,7 @@ def test_a_file_that_shrinks_under_the_run_is_an_error_that_names_it(copied: Pat
     assert not _ours()
 
 
+@pytest.mark.slow
 def test_a_process_that_never_closes_its_iterator_still_ends_cleanly(shelf: Shelf) -> None:
     code = (
         "from lerobot_streaming import StreamingLeRobotDataset\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -40,6 +41,10 @@ def _order(source: Iterable[Any]) -> list[int]:
 
 def _dataset(shelf: Shelf, **arguments: Any) -> StreamingLeRobotDataset:
     return StreamingLeRobotDataset(REPO_ID, shelf.root(KIND), return_uint8=True, **arguments)
+
+
+def _place(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: state[key] for key in ("epoch", "offset", "batch_size")}
 
 
 def identity(item: Any) -> Any:
@@ -104,6 +109,7 @@ def test_set_epoch_chooses_the_plan_and_passes_count_up(shelf: Shelf) -> None:
         dataset.set_epoch(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [True, False])
 def test_passes_over_a_loader_differ_and_cover(shelf: Shelf, persistent: bool) -> None:
     def passes() -> list[list[int]]:
@@ -138,7 +144,8 @@ def test_a_state_continues_the_sequence_at_every_place(shelf: Shelf) -> None:
             next(iterator)
         state = dataset.state_dict()
         iterator.close()  # type: ignore[attr-defined]
-        assert state == {"epoch": 0, "offset": stop, "batch_size": None}
+        assert _place(state) == {"epoch": 0, "offset": stop, "batch_size": None}
+        state = json.loads(json.dumps(state))
         resumed = _dataset(shelf, repeat=True)
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state
@@ -339,7 +346,7 @@ def test_set_epoch_forgets_a_broken_off_pass(shelf: Shelf) -> None:
     next(iterator)
     iterator.close()  # type: ignore[attr-defined]
     dataset.set_epoch(7)
-    assert dataset.state_dict() == {"epoch": 7, "offset": 0, "batch_size": None}
+    assert _place(dataset.state_dict()) == {"epoch": 7, "offset": 0, "batch_size": None}
 
 
 @pytest.mark.parametrize(
@@ -384,7 +391,7 @@ class Resuming(torch.utils.data.IterableDataset[Any]):
         assert info is not None
         state = {"epoch": 0, "offset": self.offsets[info.id], "batch_size": None}
         self.dataset.load_state_dict(state)
-        assert self.dataset.state_dict() == state
+        assert _place(self.dataset.state_dict()) == state
         return iter(self.dataset)
 
 

@@ -164,6 +164,19 @@ def test_wide_times_and_edits(ticks: int) -> None:
         assert at_once(changed, firsts, lasts) == planned(changed, firsts, lasts)
 
 
+@pytest.mark.parametrize("boundary", [1 << 31, (1 << 32) - 1])
+@pytest.mark.parametrize("composition", [(0, 0), (0, 700), (700, 0), (0, -700), (-700, 0), (-700, 700)])
+def test_numbers_at_the_limits_of_32_bits(boundary: int, composition: tuple[int, int]) -> None:
+    source = make_source(1, 8)
+    shifts = np.array([composition[0], *[composition[1]] * 7])
+    for total in {boundary + near + shift for near in (-1, 0, 1) for shift in (-1400, -700, 0, 700, 1400)}:
+        durations = np.full(8, total // 8)
+        durations[0] += total % 8
+        table = dataclasses.replace(source.samples, durations=durations, composition_offsets=shifts)
+        changed = dataclasses.replace(source, samples=table)
+        assert at_once(changed, [0, 0], [7, 6]) == planned(changed, [0, 0], [7, 6])
+
+
 def test_payloads_over_4_gib() -> None:
     source = make_source(1, 60)
     sizes = np.full(60, 200_000_000)

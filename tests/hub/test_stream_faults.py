@@ -168,7 +168,7 @@ def test_a_hub_that_is_gone_for_good_is_an_error_within_the_deadline(
         message = str(caught.value)
         assert re.search(r"(?s)episode \d+.*(mp4|parquet)", message)
         assert f"hf://datasets/owner/set@{streamed.commit}" in message
-        assert "limit 2 s" in message
+        assert "limit 2.0 s" in message
         with pytest.raises(FetchError, match=r"owner/set@v3\.0.* failed"):
             open_set()
     finally:

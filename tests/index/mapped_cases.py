@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from lerobot_streaming.index import SidecarIdentity, SourceFile, write_sidecar
 from lerobot_streaming.index.mapped import MappedIndex, open_mapped
+from tests.index.random_tables import assert_equal
 from tests.index.videos import EDITED, index, video
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from lerobot_streaming.index import Sidecar
+    from lerobot_streaming.index.sample_index import SampleIndex
 
 ROOT = Path(__file__).parents[2]
 IDENTITY = SidecarIdentity("owner/name", "main", "/data", {"videos/é.mp4": "ab12"})
@@ -45,6 +49,14 @@ def renamed(source: SourceFile, path: str) -> SourceFile:
 
 def opened(path: Path, home: Path) -> MappedIndex:
     return open_mapped(path, home, lock_timeout_s=60)
+
+
+def check_equal(found: SampleIndex, wanted: Sidecar) -> None:
+    assert dict(found.files) == dict(wanted.files)
+    assert list(found.files) == list(wanted.files)
+    for path in wanted.files:
+        assert found.header(path) == wanted.header(path)
+        assert_equal(found.source(path), wanted.source(path))
 
 
 def indexes(home: Path) -> list[Path]:

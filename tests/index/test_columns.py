@@ -11,13 +11,11 @@ from lerobot_streaming.index import SampleTable
 from lerobot_streaming.index.columns import (
     ConstantColumn,
     DenseColumn,
-    DurationColumn,
     OffsetColumn,
-    SecondsColumn,
-    TickColumn,
     TimeColumn,
     search_sorted,
 )
+from lerobot_streaming.index.time_columns import DurationColumn, SecondsColumn, TickColumn
 from tests.index.random_tables import assert_equal, encoded, make_source, mapped, source_files
 from tests.index.videos import EDITED, LIBAV_FORMS, index, video
 
@@ -70,7 +68,7 @@ def test_tables_of_real_files_are_derived(name: str) -> None:
 
 
 @pytest.mark.parametrize("times", ["edit in ticks", "edit in movie ticks", "edit in seconds"])
-@pytest.mark.parametrize("durations", ["constant", "other last", "jitter", "leap"])
+@pytest.mark.parametrize("durations", ["constant", "other last", "jitter", "bursts", "leap"])
 @pytest.mark.parametrize("composition", ["zero", "b-frames"])
 def test_the_usual_ways_to_write_times_are_recognised(times: str, durations: str, composition: str) -> None:
     missed = 0
@@ -103,6 +101,10 @@ def test_the_forms_are_those_that_are_meant() -> None:
     assert isinstance(jitter, DurationColumn)
     assert jitter.ticks.residual is not None
     assert jitter.ticks.residual.itemsize == 1
+    bursts = mapped(make_source(1, 700, durations="bursts")).samples.durations
+    assert isinstance(bursts, DurationColumn)
+    assert bursts.ticks.residual is not None
+    assert bursts.ticks.residual.itemsize == 1
     assert isinstance(mapped(make_source(1, 200, sizes="constant")).samples.sizes, ConstantColumn)
     assert isinstance(mapped(make_source(1, 200, offsets="shuffled")).samples.offsets, DenseColumn)
     assert isinstance(mapped(make_source(1, 200, durations="huge")).samples.durations, DenseColumn)
@@ -141,7 +143,7 @@ def test_a_whole_column_can_be_an_array() -> None:
 
 
 def test_scattered_offsets_of_a_long_file_need_no_long_sums() -> None:
-    source = make_source(5, 60_000, offsets="gaps")
+    source = make_source(5, 60_000, offsets="contiguous")
     column, array = mapped(source).samples.offsets, source.samples.offsets
     assert isinstance(column, OffsetColumn)
     touched: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -20,7 +21,7 @@ from lerobot_streaming.index.partial import PartialIndex
 from lerobot_streaming.index.parts import PartStore
 from lerobot_streaming.index.resolve import complete_later, make_sidecar, resolve_index
 from lerobot_streaming.storage.local import LocalReader
-from tests.index.test_resolve import Counting, Data
+from tests.index.test_resolve import Counting, Data, Published
 
 LAZY: dict[str, Any] = {"lazy_above": 0}
 
@@ -231,6 +232,71 @@ def test_without_a_cache_tables_live_in_memory_only(data: Data) -> None:
     assert complete_later(index, data.request(**LAZY, use_cache=False)) is None
 
 
+def test_opening_does_not_wait_for_a_completion_that_runs(data: Data) -> None:
+    data.reader.delay_s = 0.3  # type: ignore[attr-defined]
+    published = Published("owner/name", is_bucket=False)
+    request = data.request(**LAZY, published=published, workers=1)
+    index = resolve_index(request)
+    completion = complete_later(index, request)
+    assert completion is not None
+    begin = time.monotonic()
+    assert isinstance(resolve_index(request), PartialIndex)
+    assert time.monotonic() - begin < 1.0 < 9 * 0.3, "it waited for the build"
+    assert not data.path.exists()
+    assert completion.join(60)
+    assert not isinstance(resolve_index(request), PartialIndex)
+
+
+def test_files_are_indexed_only_so_far_ahead(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lerobot_streaming.index.partial._MAX_AHEAD", 3)
+    index = partial(data, workers=1)
+    paths = list(data.files)
+    index.load_ahead(paths)
+    for asked in range(4):
+        deadline = time.monotonic() + 10
+        while not index.knows(paths[asked + 2]) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.1)
+        assert [path for path in paths if index.knows(path)] == paths[: asked + 3]
+        index.source(paths[asked])
+
+
+def test_tables_that_the_part_store_has_are_forgotten(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lerobot_streaming.index.partial._MAX_TABLES", 2)
+    index = partial(data)
+    for path in data.files:
+        index.source(path)
+    assert sum(map(index.knows, data.files)) == 2
+    read = reads(data)
+    assert index.source("videos/0.mp4").samples.num_samples == 30
+    assert reads(data) == read
+
+
+def test_a_file_that_is_replaced_meanwhile_leaves_no_part(data: Data) -> None:
+    prints = {path: stat.fingerprint or "" for path, stat in data.reader.stat_many(data.files).items()}
+    data.identity = dataclasses.replace(data.identity, source_fingerprints=prints)
+    data.path = data.identity.cache_path(data.home)
+    index = partial(data)
+    os.utime(data.root / "videos/0.mp4", ns=(0, 1))
+    index.source("videos/0.mp4")
+    index.source("videos/1.mp4")
+    assert len(list(data.path.parent.glob(".*parts/*.npz"))) == 1
+
+
+def test_what_was_left_too_late_is_removed(data: Data) -> None:
+    data.resolve()
+    PartStore(data.path, data.identity).create()
+    data.resolve()
+    assert not list(data.path.parent.glob(".*parts"))
+
+
+def test_a_bad_file_found_by_a_worker_reaches_the_training_process_as_itself() -> None:
+    error = BadVideoFilesError("the list", ("a.mp4",))
+    # This is how PyTorch raises a worker's error again.
+    assert str(type(error)(str(error))) == "the list"
+    assert pickle.loads(pickle.dumps(error)).paths == ("a.mp4",)
+
+
 def test_a_forked_child_can_index(data: Data) -> None:
     index = partial(data)
     index.load_ahead(data.files)
@@ -287,6 +353,37 @@ def test_a_builder_killed_at_any_instant_harms_nothing(tmp_path: Path) -> None:
     open_sidecar(data.path, data.identity, data.files).validate()
     assert data.left_over() == []
     assert not list(data.path.parent.glob(".*parts"))
+
+
+_SLOW_STORE = """
+import pathlib, sys, time
+from lerobot_streaming.index import IndexRequest, SidecarIdentity
+from lerobot_streaming.index.resolve import complete_later, resolve_index
+from lerobot_streaming.storage.local import LocalReader
+def slow(self, path, offset, view):
+    time.sleep(60)
+LocalReader.read_into = slow
+folder = pathlib.Path({folder!r})
+reader = LocalReader(folder / "data")
+files = {{p.relative_to(folder / "data").as_posix(): p.stat().st_size for p in folder.glob("data/videos/*")}}
+identity = SidecarIdentity("owner/name", "main", reader.root)
+request = IndexRequest(identity, files, reader, lerobot_home=folder / "home", lock_timeout_s=60, lazy_above=0)
+index = resolve_index(request)
+kept = complete_later(index, request)
+index.load_ahead(files)
+time.sleep(0.5)
+print("the end", flush=True)
+"""
+
+
+def test_a_process_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+    Data(tmp_path)
+    begin = time.monotonic()
+    program = [sys.executable, "-c", _SLOW_STORE.format(folder=str(tmp_path))]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "the end\n"
+    assert done.stderr == ""
+    assert time.monotonic() - begin < 45
 
 
 _ENDLESS_COMPLETION = """

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import contextlib
-import logging
 import multiprocessing
 import os
 import pickle
 import re
-import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +16,13 @@ from hypothesis import strategies as st
 from lerobot_streaming.errors import SidecarError, SidecarLockTimeoutError
 from lerobot_streaming.index import Sidecar, SourceFile, open_sidecar
 from lerobot_streaming.index import mapped as mapped_module
-from lerobot_streaming.index import mapped_layout as layout
 from lerobot_streaming.index.generations import index_path
 from lerobot_streaming.index.lock import sidecar_lock
 from lerobot_streaming.index.mapped import MappedIndex, open_mapped
-from lerobot_streaming.index.mapped_columns import _dense
 from tests.index.mapped_cases import (
     IDENTITY,
     Peer,
+    check_equal,
     debris,
     indexes,
     opened,
@@ -39,14 +35,6 @@ from tests.index.videos import EDITED, LIBAV_FORMS, encode, index, video
 
 if TYPE_CHECKING:
     from lerobot_streaming.index.sample_index import SampleIndex
-
-
-def check_equal(found: SampleIndex, wanted: Sidecar) -> None:
-    assert dict(found.files) == dict(wanted.files)
-    assert list(found.files) == list(wanted.files)
-    for path in wanted.files:
-        assert found.header(path) == wanted.header(path)
-        assert_equal(found.source(path), wanted.source(path))
 
 
 @pytest.fixture
@@ -267,183 +255,6 @@ def test_a_sidecar_replaced_while_it_is_read_is_read_again(
     write(tmp_path, [])
     with pytest.raises(SidecarError, match="replaced 3 times"):
         opened(path, tmp_path)
-
-
-# Damaged index files.
-
-
-def _flip(data: bytearray, places: list[int], value: int) -> None:
-    for place in places:
-        data[place % len(data)] ^= value
-
-
-def _use(path: Path, home: Path, wanted: Sidecar) -> None:
-    """Opens and reads everything: either it is right, or the error is ours and the next opening heals it."""
-    try:
-        check_equal(opened(path, home), wanted)
-    except SidecarError as error:
-        assert "checksum" in str(error)  # noqa: PT017 - the alternative is a right result
-        check_equal(opened(path, home), wanted)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3), st.integers(1, 255))
-def test_flipped_bits_are_noticed(path: Path, tmp_path: Path, places: list[int], value: int) -> None:
-    mapped = opened(path, tmp_path)
-    data = bytearray(mapped.path.read_bytes())
-    _flip(data, places, value)
-    mapped.path.unlink()
-    mapped.path.write_bytes(data)
-    _use(path, tmp_path, open_sidecar(path))
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 1 << 30), st.binary(max_size=50))
-def test_truncated_and_extended_files_are_noticed(path: Path, tmp_path: Path, cut: int, tail: bytes) -> None:
-    mapped = opened(path, tmp_path)
-    data = mapped.path.read_bytes()
-    mapped.path.unlink()
-    mapped.path.write_bytes(data[: cut % len(data)] + tail)
-    _use(path, tmp_path, open_sidecar(path))
-
-
-def test_every_cut_is_noticed(path: Path, tmp_path: Path) -> None:
-    mapped = opened(path, tmp_path)
-    data = mapped.path.read_bytes()
-    for size in range(0, len(data), 97):
-        with pytest.raises(SidecarError):
-            layout.read_directory(memoryview(data[:size]))
-
-
-_NUMBERS = [0, 1, 7, 8, 255, (1 << 31) - 1, 1 << 32, (1 << 63) - 8, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
-
-
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_a_hostile_directory_reads_nothing_outside_the_file(
-    path: Path, tmp_path: Path, data: st.DataObject
-) -> None:
-    """Checksums are made right again, so that only the checks of places and lengths stand in the way."""
-    content = bytearray(opened(path, tmp_path).path.read_bytes())
-    end = layout.HEADER.itemsize + 4 * layout.RECORD.itemsize
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, end - 8))
-        width = data.draw(st.sampled_from([1, 4, 8]))
-        place -= place % width
-        number = data.draw(st.sampled_from(_NUMBERS)) % (1 << 8 * width)
-        content[place : place + width] = number.to_bytes(width, "little")
-    size = min(int.from_bytes(content[24:32], "little"), len(content))
-    content[12:16] = layout.directory_checksum(bytes(content[:size])).to_bytes(4, "little")
-    try:
-        header, records = layout.read_directory(memoryview(content))
-    except SidecarError:
-        return
-    # Whatever passed the checks can be read without a fault, right or wrong.
-    part = mapped_module._Content(memoryview(content), header, records)
-    part.text(header["identity"].item())
-    for record in map(layout.fields_of, records):
-        for name in layout.TEXTS:
-            place, size = record[name]
-            assert len(part.text((place, size))) == size
-        start, length = record["data_place"], record["data_size"]
-        view = np.frombuffer(content, np.uint8)[start : start + length]
-        assert len(view) == length
-        for name in layout.COLUMNS:
-            column = _dense(record, view, name)
-            assert column is None or len(column) == record[name][2]
-
-
-def test_a_damaged_file_is_reported_and_derived_anew(
-    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    place = opened(path, tmp_path).path
-    for content in (b"", b"garbage", bytes(5000), layout.MAGIC + bytes(5000)):
-        place.unlink()
-        place.write_bytes(content)
-        with caplog.at_level(logging.INFO, "lerobot_streaming"):
-            check_equal(opened(path, tmp_path), open_sidecar(path))
-        assert "derived anew" in caplog.text
-        caplog.clear()
-
-
-# Processes.
-
-_DERIVE = """
-hear()
-mapped = open_mapped(Path(sys.argv[1]), Path(sys.argv[2]), lock_timeout_s=60)
-total = sum(int(mapped.source(path).samples.sizes[:].sum()) for path in mapped.files)
-say(mapped.path, mapped.path.stat().st_ino, total)
-hear()
-"""
-
-
-def test_processes_that_derive_at_once_get_the_same_file(tmp_path: Path) -> None:
-    path = write(tmp_path, [renamed(make_source(i, 3000), f"{i:03}.mp4") for i in range(60)])
-    with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(Peer(_DERIVE, path, tmp_path)) for _ in range(3)]
-        for peer in peers:
-            peer.tell()
-        answers = {peer.hear() for peer in peers}
-    assert len(answers) == 1
-    assert answers != {""}
-    assert debris(tmp_path) == []
-    check_equal(opened(path, tmp_path), open_sidecar(path))
-
-
-_DIE = """
-import os, signal
-from lerobot_streaming.index import derive
-encode, done = derive.encode_columns, []
-def dying(record, source):
-    if len(done) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done.append(source.path)
-    return encode(record, source)
-derive.encode_columns = dying
-open_mapped(Path(sys.argv[1]), Path(sys.argv[2]), lock_timeout_s=60)
-"""
-
-
-def test_a_killed_derivation_harms_nothing(path: Path, tmp_path: Path) -> None:
-    with Peer(_DIE, path, tmp_path) as peer:
-        assert peer.process.wait() == -signal.SIGKILL
-    assert indexes(tmp_path) == []
-    assert len(debris(tmp_path)) == 1
-    check_equal(opened(path, tmp_path), open_sidecar(path))
-    assert debris(tmp_path) == []
-
-
-_SHARE = """
-mapped = open_mapped(Path(sys.argv[1]), Path(sys.argv[2]), lock_timeout_s=60)
-for path in mapped.files:
-    mapped.source(path).samples.offsets[:]
-say("ready")
-hear()
-pss, inside = 0, False
-for row in open("/proc/self/smaps"):
-    words = row.split()
-    if "-" in words[0]:
-        inside = words[-1] == str(mapped.path)
-    elif inside and words[0] == "Pss:":
-        pss += int(words[1])
-say(pss)
-hear()
-"""
-
-
-def test_processes_share_its_pages(tmp_path: Path) -> None:
-    path = write(tmp_path, [renamed(make_source(i, 20_000), f"{i:03}.mp4") for i in range(20)])
-    size_kib = opened(path, tmp_path).path.stat().st_size / 1024
-    with contextlib.ExitStack() as stack:
-        peers = [stack.enter_context(Peer(_SHARE, path, tmp_path)) for _ in range(4)]
-        assert [peer.hear() for peer in peers] == ["ready"] * 4
-        for peer in peers:
-            peer.tell()
-        pss = [int(peer.hear()) for peer in peers]
-    print(f"PSS of the mapping in 4 processes: {pss} KiB; the file has {size_kib:.0f} KiB")
-    assert sum(pss) < 1.3 * size_kib
-    assert max(pss) < 0.35 * size_kib
-    assert min(pss) > 0.15 * size_kib
 
 
 def test_an_empty_sidecar_and_text_that_is_no_unicode(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from lerobot_streaming.index import (
     index_files,
     open_sidecar,
     resolve_index,
-    stat_files,
 )
 from lerobot_streaming.index import builder as builder_module
 from lerobot_streaming.index.lock import lock_path, sidecar_lock
@@ -130,7 +129,7 @@ def test_all_bad_files_are_listed_in_one_pass_and_a_valid_file_stays(data: Data)
     (data.root / "videos/2.mp4").unlink()
     (data.root / "videos/4.mp4").write_bytes(video("h264 faststart")[:-5])
     data.reader = LocalReader(data.root)
-    data.files = {path: found.size for path, found in stat_files(data.files, data.reader).items()}
+    data.files = {path: found.size for path, found in data.reader.stat_many(data.files).items()}
     with pytest.raises(SidecarError) as caught:
         data.resolve()
     lines = str(caught.value).splitlines()
@@ -143,8 +142,8 @@ def test_all_bad_files_are_listed_in_one_pass_and_a_valid_file_stays(data: Data)
     assert data.left_over() == []
 
 
-def test_stat_files_gives_sizes_and_fingerprints_and_marks_missing_files(data: Data) -> None:
-    found = stat_files([*data.files, "videos/none.mp4"], data.reader, workers=2)
+def test_stat_many_gives_sizes_and_fingerprints_and_marks_missing_files(data: Data) -> None:
+    found = data.reader.stat_many([*data.files, "videos/none.mp4"], look_ups=2)
     assert found["videos/none.mp4"] == FileStat(-1, None)
     assert {path: stat.size for path, stat in found.items() if stat.size >= 0} == data.files
     assert found["videos/0.mp4"] == data.reader.stat("videos/0.mp4")

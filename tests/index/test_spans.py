@@ -161,6 +161,17 @@ def test_look_ups_are_the_same_on_arrays_and_on_columns(source: SourceFile, seed
     check_look_ups(source, mapped(source).samples, times)
 
 
+@settings(max_examples=150, deadline=None)
+@given(source_files(max_samples=40), st.integers(0, 1 << 30), st.integers(1, 5))
+def test_the_computed_part_holds_all_that_is_needed(source: SourceFile, seed: int, stride: int) -> None:
+    times = wanted_times(source, np.random.default_rng(seed), 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spans_module, "_STRIDE", stride)
+        table = mapped(source).samples
+        for k in range(len(times)):
+            check_look_ups(source, table, times[k : k + 2])
+
+
 @settings(max_examples=100, deadline=None)
 @given(source_files(), st.integers(0, 1 << 30))
 def test_scattered_times_of_long_columns_are_found_without_computing_them_all(

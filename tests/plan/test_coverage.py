@@ -91,7 +91,7 @@ def test_skipped_draws_leave_the_rest_as_it_was(case: PlanCase, epoch: int, data
     rest = everything[start:]
     assert list(plan.epoch_draws(epoch, start)) == rest
     assert list(plan.draws(epoch, start, repeat=False)) == [(epoch, *draw) for draw in rest]
-    remaining = plan.remaining_after(epoch, start)
+    remaining = plan.open_epoch(epoch, start).remaining()
     assert remaining == Counter(position for position, _ in rest)
     # Ascending places in the admission order, that is, the order in which a resume needs them.
     assert list(remaining) == [position for position in plan.admission_order(epoch) if position in remaining]
@@ -107,7 +107,9 @@ def test_skipping_works_across_the_internal_chunks(strategy: SamplingStrategy, s
     assert plan.num_anchors > 2 * CHUNK_DRAWS
     for start in (1, CHUNK_DRAWS - 1, CHUNK_DRAWS, CHUNK_DRAWS + 1, 2 * CHUNK_DRAWS, plan.num_anchors - 1):
         assert list(plan.epoch_draws(0, start)) == everything[start:]
-        assert plan.remaining_after(0, start) == Counter(position for position, _ in everything[start:])
+        assert plan.open_epoch(0, start).remaining() == Counter(
+            position for position, _ in everything[start:]
+        )
 
 
 @given(plan_cases(), st.integers(0, 2), st.integers(0, 150), st.integers(0, 150))
@@ -265,7 +267,7 @@ def test_draw_numbers_outside_the_epoch_are_refused_at_once(start: int) -> None:
     with pytest.raises(OptionError, match=f"start is {start}; it must be from 0 to 9"):
         plan.epoch_draws(0, start)
     with pytest.raises(OptionError, match=f"start is {start}"):
-        plan.remaining_after(0, start)
+        plan.open_epoch(0, start).remaining()
     with pytest.raises(OptionError, match=f"offset is {start}"):
         plan.draws(0, start, repeat=False)
 
@@ -281,7 +283,7 @@ def test_negative_numbers_are_refused_at_once() -> None:
     with pytest.raises(OptionError, match="epoch is -1"):
         plan.admission_order(-1)
     with pytest.raises(OptionError, match="epoch is -1"):
-        plan.remaining_after(-1, 0)
+        plan.open_epoch(-1, 0).remaining()
 
 
 @given(plan_cases())

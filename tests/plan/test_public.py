@@ -11,14 +11,27 @@ from lerobot_streaming import plan
 def test_public_names() -> None:
     assert plan.__all__ == sorted(plan.__all__)
     assert set(plan.__all__) == {
+        "AnchorSelection",
         "CoveragePlan",
+        "EpisodeSizes",
+        "JobOrder",
+        "OrderSettings",
         "PlanEpisode",
+        "Position",
+        "RankOrder",
+        "Rests",
         "SamplingStrategy",
+        "Segment",
+        "WorkerOrder",
+        "WorkerPass",
         "deal_batches",
+        "replay",
         "sample_seed",
+        "select_anchors",
         "shard_episodes",
         "shards_for_worker",
         "worker_budgets",
+        "worker_pool_size",
     }
     assert all(hasattr(plan, name) for name in plan.__all__)
 

@@ -100,11 +100,11 @@ def test_every_third_request_is_throttled_and_every_wait_is_honoured(store: HubS
 
 def test_the_hubs_rate_limit_header_is_honoured(store: HubStore) -> None:
     reader = store.reader()
-    headers = {"ratelimit": '"resolvers";r=0;t=1', "ratelimit-policy": '"fixed window";"resolvers";q=5;w=300'}
+    headers = {"ratelimit": '"resolvers";r=0;t=0', "ratelimit-policy": '"fixed window";"resolvers";q=5;w=300'}
     store.hub.faults.add(FaultRule(Status(429, headers=headers), host="hub", first=1))
     reader.read(VIDEO, 0, 10)
     first, second = store.asked("hub", "HEAD")
-    assert second.time - first.time >= 1.99
+    assert second.time - first.time >= 0.99
 
 
 def test_a_throttle_halves_the_requests_in_flight(store: HubStore) -> None:
@@ -116,24 +116,24 @@ def test_a_throttle_halves_the_requests_in_flight(store: HubStore) -> None:
 
 @KINDS
 def test_a_stalled_body_is_tried_again(store: HubStore, kind: str) -> None:
-    reader = store.reader(kind, timeout_s=0.5)
+    reader = store.reader(kind, timeout_s=0.3)
     store.hub.faults.add(FaultRule(Stall(30, after=5_000), host="cdn", first=1))
     assert reader.read(VIDEO, 0, 100_000) == CONTENT[:100_000]
     assert len(store.retries) == 1
 
 
 def test_a_trickle_does_not_outlive_the_deadline(store: HubStore) -> None:
-    reader = store.reader(deadline_s=1.0, timeout_s=5.0)
+    reader = store.reader(deadline_s=0.4)
     reader.stat(VIDEO)
     store.hub.shape(per_connection_bytes_per_s=20_000)
-    with pytest.raises(FetchError, match="time was over while bytes were still coming"):
+    with pytest.raises(FetchError, match="time was over while the store was still answering"):
         reader.read(VIDEO, 0, 200_000)
 
 
 def test_a_whole_file_in_place_of_a_range_is_not_downloaded(store: HubStore) -> None:
     big = bytes(8_000_000)
     store.dataset.add_commit({"big.mp4": big})
-    reader = store.reader(deadline_s=1.0)
+    reader = store.reader(deadline_s=0.4)
     store.hub.faults.add(FaultRule(WholeFile(), host="cdn"))
     with pytest.raises(FetchError, match="answered 200 with the whole file"):
         reader.read("big.mp4", 0, 1000)
@@ -190,7 +190,7 @@ def test_a_server_that_comes_back_is_waited_for(store: HubStore, kind: str) -> N
     reader = store.reader(kind)
     reader.read(VIDEO, 0, 1)
     store.hub.stop_serving()
-    back = threading.Timer(1.0, store.hub.resume_serving)
+    back = threading.Timer(0.4, store.hub.resume_serving)
     back.start()
     read_ranges(reader, 1)
     back.join()
@@ -199,7 +199,7 @@ def test_a_server_that_comes_back_is_waited_for(store: HubStore, kind: str) -> N
 
 @KINDS
 def test_a_server_that_is_gone_is_an_error_that_names_what_failed(store: HubStore, kind: str) -> None:
-    reader = store.reader(kind, deadline_s=1.0)
+    reader = store.reader(kind, deadline_s=0.5)
     reader.read(VIDEO, 0, 1)
     store.hub.stop_serving()
     with pytest.raises(FetchError) as caught:
@@ -207,7 +207,7 @@ def test_a_server_that_is_gone_is_an_error_that_names_what_failed(store: HubStor
     text = str(caught.value)
     assert f"reading '{VIDEO}' below '{reader.root}', bytes 5 to 14 failed" in text
     assert f"{len(store.retries) + 1} attempts in " in text
-    assert "limit 1 s" in text
+    assert "limit 0.5 s" in text
     assert "Connect" in text
     with pytest.raises(FetchError, match=f"looking up '{INFO}'"):
         store.reader(deadline_s=0.3).stat(INFO)

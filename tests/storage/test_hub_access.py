@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
+import signal
 import threading
 import time
 import traceback
@@ -287,13 +289,28 @@ def test_a_forked_child_neither_asks_again_nor_touches_its_parents_connections(s
     reader = store.reader()
     reader.read(VIDEO, 0, 10)
     store.hub.clear_log()
-    with reader._session._lock, reader._locations._lock, reader._governor._changed:
+    client = reader._session._client
+    pool_lock = client._transport._pool._optional_thread_lock  # type: ignore[union-attr]
+    del client
+    # As if other threads of the parent held every lock at that moment.
+    with reader._session._lock, reader._locations._lock, reader._governor._changed, pool_lock:
         child = os.fork()
         if child == 0:
-            # As if other threads of the parent had held every lock.
-            os._exit(0 if reader.read(VIDEO, 5, 10) == CONTENT[5:15] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            right = reader.read(VIDEO, 5, 10) == CONTENT[5:15]
+            gc.collect()
+            os._exit(0 if right else 1)
+    killer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    status = os.waitpid(child, 0)[1]
+    killer.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
     assert reader.read(VIDEO, 7, 10) == CONTENT[7:17]
     assert not store.asked("hub")
     theirs, ours = store.asked("cdn")
     assert theirs.connection != ours.connection
+
+
+def test_the_users_own_client_factory_makes_the_client(store: HubStore) -> None:
+    # `conftest` brings one that adds a header.
+    store.reader().read(VIDEO, 0, 1)
+    assert {request.headers.get("x-factory") for request in store.hub.log} == {"ours"}

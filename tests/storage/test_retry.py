@@ -15,6 +15,7 @@ from lerobot_streaming.errors import FetchError, OptionError
 from lerobot_streaming.storage import retry
 from lerobot_streaming.storage.retry import (
     Deadline,
+    OutOfTime,
     Retrier,
     RetryPolicy,
     TransientFault,
@@ -117,7 +118,7 @@ def test_the_error_names_what_how_often_how_long_and_the_last_cause(clock: Clock
     text = str(caught.value)
     assert "reading 'v.mp4' below 'hf://x', bytes 1 to 9 failed" in text
     assert f"{len(calls)} attempts in " in text
-    assert "limit 60 s" in text
+    assert "limit 60.0 s" in text
     assert "last fault: 503 from cdn" in text
     assert isinstance(caught.value.__cause__, TransientFault)
 
@@ -200,3 +201,16 @@ def test_which_statuses_go_away() -> None:
 def test_a_deadline_must_be_positive(seconds: float) -> None:
     with pytest.raises(OptionError, match="deadline_s"):
         RetryPolicy(seconds)
+
+
+def test_the_error_names_what_the_store_did_and_not_that_time_was_over(clock: Clock) -> None:
+    faults = iter([TransientFault("503 from cdn"), OutOfTime("the time was over")])
+
+    def attempt(deadline: Deadline) -> None:
+        fault = next(faults)
+        if isinstance(fault, OutOfTime):
+            clock.now += deadline.seconds
+        raise fault
+
+    with pytest.raises(FetchError, match=r"2 attempts.*last fault: 503 from cdn"):
+        Retrier(RetryPolicy(60)).run(attempt, "reading x")

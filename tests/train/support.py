@@ -20,7 +20,7 @@ from tests.support.datasets import REPO_ID
 from tests.support.scheduling import leave_realtime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 WITHOUT_PLUGIN = (
     "import lerobot.scripts.lerobot_train as t; t.register_third_party_plugins = lambda: None; t.main()"
@@ -76,8 +76,20 @@ def run_python(*arguments: str, env: dict[str, str] | None = None, timeout_s: fl
     return run
 
 
-def run_ranks(*arguments: str, world_size: int = 2, timeout_s: float = 280) -> list[Run]:
-    """Run this environment's Python as the ranks of one distributed job, as `torchrun` would start them."""
+def run_ranks(
+    *arguments: str,
+    world_size: int = 2,
+    timeout_s: float = 280,
+    kill_when: Callable[[], bool] | None = None,
+) -> list[Run]:
+    """Run this environment's Python as the ranks of one distributed job, as `torchrun` would start them.
+
+    Args:
+        arguments: Of Python.
+        world_size: Number of ranks.
+        timeout_s: Seconds after which they are ended.
+        kill_when: Asked again and again; once it says so, all ranks are killed.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -91,11 +103,14 @@ def run_ranks(*arguments: str, world_size: int = 2, timeout_s: float = 280) -> l
         }
         for rank in range(world_size)
     ]
-    return _run_together(environments, arguments, timeout_s)
+    return _run_together(environments, arguments, timeout_s, kill_when)
 
 
 def _run_together(
-    environments: Sequence[dict[str, str]], arguments: Sequence[str], timeout_s: float
+    environments: Sequence[dict[str, str]],
+    arguments: Sequence[str],
+    timeout_s: float,
+    kill_when: Callable[[], bool] | None = None,
 ) -> list[Run]:
     leave_realtime()
     with contextlib.ExitStack() as stack:
@@ -114,6 +129,12 @@ def _run_together(
             stack.callback(_end, process)
             processes.append((process, output))
         ends_at = time.monotonic() + timeout_s
+        while kill_when is not None and time.monotonic() < ends_at:
+            if kill_when() or all(process.poll() is not None for process, _ in processes):
+                for process, _ in processes:
+                    _end(process)
+                break
+            time.sleep(0.05)
         runs = []
         for process, output in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -66,7 +66,7 @@ def test_what_the_training_set_is_made_with(make: Any) -> None:
     assert len(dataset.delta_timestamps["action"]) == 4
     options = dataset._options
     assert (options.max_num_shards, options.decode_threads, options.byte_budget_gb) == (3, 1, 0.5)
-    assert cfg.dataset.streaming_data_version.endswith(f"3 episodes, {dataset.num_frames} frames")
+    assert f"3 episodes, {dataset.num_frames} frames" in cfg.dataset.streaming_order
 
 
 def test_null_seed_means_42_and_no_workers_one_shard(make: Any) -> None:

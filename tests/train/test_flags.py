@@ -64,7 +64,7 @@ def stock_dataset_names() -> set[str]:
 
 def test_the_flags_are_those_of_the_specification_with_its_defaults() -> None:
     dataset = parse(["--dataset.repo_id=a/b"]).dataset
-    added = {field.name for field in fields(dataset)} - stock_dataset_names() - {"streaming_data_version"}
+    added = {field.name for field in fields(dataset)} - stock_dataset_names() - {"streaming_order"}
     assert added == set(FLAGS) == set(DEFAULTS)
     assert {name: getattr(dataset, name) for name in FLAGS} == DEFAULTS
 
@@ -184,12 +184,12 @@ def test_saved_config_with_streaming_comes_back(tmp_path: Path) -> None:
             *(f"--dataset.{flag}={value[0]}" for flag, value in FLAGS.items()),
         ]
     )
-    cfg.dataset.streaming_data_version = "abc"
+    cfg.dataset.streaming_order = "abc"
     cfg.save_pretrained(tmp_path)
     again = TrainPipelineConfig.from_pretrained(tmp_path)
     assert {flag: getattr(again.dataset, flag) for flag in FLAGS} == {f: FLAGS[f][1] for f in FLAGS}
     assert type(again.dataset) is type(cfg.dataset)
-    assert again.dataset.streaming_data_version == "abc"
+    assert again.dataset.streaming_order == "abc"
 
 
 def test_a_file_saved_by_stock_lerobot_loads(tmp_path: Path, stock_lerobot: Any) -> None:
@@ -203,7 +203,7 @@ def test_a_file_saved_by_stock_lerobot_loads(tmp_path: Path, stock_lerobot: Any)
     enable()
     cfg = TrainPipelineConfig.from_pretrained(tmp_path)
     assert cfg.dataset.streaming
-    assert cfg.dataset.streaming_data_version is None
+    assert cfg.dataset.streaming_order is None
     assert draccus.encode(cfg.dataset).items() >= draccus.encode(stock.dataset).items()
     assert stock_lerobot is not None
 

@@ -99,8 +99,8 @@ def test_a_changed_factory_is_noticed_before_anything_is_changed(
     from lerobot.configs.default import DatasetConfig
     from lerobot.configs.train import TrainPipelineConfig
 
+    from lerobot_streaming.errors import UnsupportedVersionError
     from lerobot_streaming.train import enable
-    from lerobot_streaming.train.versions import UnsupportedVersionError
 
     monkeypatch.setattr(stock_lerobot, "make_train_eval_datasets", factory)
     with pytest.raises(UnsupportedVersionError, match="make_train_eval_datasets"):
@@ -111,8 +111,8 @@ def test_a_changed_factory_is_noticed_before_anything_is_changed(
 def test_a_changed_config_class_is_noticed(stock_lerobot: Any) -> None:
     from lerobot.configs.train import TrainPipelineConfig
 
+    from lerobot_streaming.errors import UnsupportedVersionError
     from lerobot_streaming.train import enable
-    from lerobot_streaming.train.versions import UnsupportedVersionError
 
     before = stock_lerobot.make_train_eval_datasets
     TrainPipelineConfig.__annotations__["dataset"] = dict

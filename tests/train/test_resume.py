@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from torch.utils.data import DataLoader
 
 from lerobot_streaming.errors import OptionError
+from lerobot_streaming.ranks import rank_and_world
 from tests.train.support import configure, train_arguments
 
 if TYPE_CHECKING:
@@ -37,16 +39,19 @@ def run(lerobot_train: Any, shelf: Shelf, tmp_path: Path) -> Any:
         def save(self, cfg: Any, step: int = STEP) -> None:
             """Write what resume reads of a checkpoint, with lerobot's own functions."""
             for folder in ("pretrained_model", "training_state"):
-                (self.checkpoint / folder).mkdir(parents=True)
+                (self.checkpoint / folder).mkdir(parents=True, exist_ok=True)
             cfg.save_pretrained(self.checkpoint / "pretrained_model")
             save_training_step(
-                step, self.checkpoint / "training_state", num_processes=1, batch_size=cfg.batch_size
+                step,
+                self.checkpoint / "training_state",
+                num_processes=rank_and_world()[1],
+                batch_size=cfg.batch_size,
             )
 
         def resume(self, *more: str) -> Any:
-            cfg = self.configure("--resume=true", *more)
-            cfg.checkpoint_path = self.checkpoint
-            return make_streaming_datasets(cfg)[0]
+            self.cfg = self.configure("--resume=true", *more)
+            self.cfg.checkpoint_path = self.checkpoint
+            return make_streaming_datasets(self.cfg)[0]
 
         def edit_saved(self, edit: Callable[[dict[str, Any]], None]) -> None:
             file = self.checkpoint / "pretrained_model" / "train_config.json"
@@ -61,10 +66,10 @@ def run(lerobot_train: Any, shelf: Shelf, tmp_path: Path) -> Any:
     return Runs()
 
 
-def batches(dataset: Any, count: int, num_workers: int) -> list[list[int]]:
+def batches(dataset: Any, count: int, num_workers: int, batch_size: int = BATCH_SIZE) -> list[list[int]]:
     loader = DataLoader(
         dataset,
-        batch_size=BATCH_SIZE,
+        batch_size=batch_size,
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
     )
@@ -100,26 +105,111 @@ def test_with_an_eval_split(run: Any) -> None:
     assert batches(run.resume("--dataset.eval_split=0.2"), 6, 0) == uninterrupted[STEP:]
 
 
+def drawn_in(batches_taken: list[list[int]]) -> Counter[int]:
+    return Counter(index for batch in batches_taken for index in batch)
+
+
 @pytest.mark.parametrize(
-    ("flag", "was", "now"),
+    ("flag", "difference"),
     [
-        ("--seed", 1000, 1001),
-        ("--batch_size", 2, 4),
-        ("--num_workers", 0, 1),
-        ("--dataset.episodes", None, [0, 1]),
-        ("--dataset.eval_split", 0.0, 0.3),
-        ("--dataset.streaming_episode_pool_size", None, 2),
-        ("--dataset.streaming_sampling_strategy", "remaining", "round_robin"),
-        ("--dataset.streaming_byte_budget_gb", 8.0, 2.0),
+        ("--seed=1001", "seed: 1000 then, 1001 now"),
+        ("--batch_size=3", "batch_size: 2 then, 3 now"),
+        ("--num_workers=2", "num_workers: 0 then, 2 now"),
+        ("--dataset.streaming_episode_pool_size=2", "pool_size: None then, 2 now"),
+        (
+            "--dataset.streaming_sampling_strategy=round_robin",
+            "strategy: 'remaining' then, 'round_robin' now",
+        ),
+        ("--dataset.streaming_byte_budget_gb=2", f"byte_budget: {8 * 1024**3} then, {2 * 1024**3} now"),
     ],
 )
-def test_a_differing_setting_is_refused_by_name(run: Any, flag: str, was: Any, now: Any) -> None:
+def test_under_another_setting_the_rest_of_the_epoch_is_dealt_anew(
+    run: Any, caplog: pytest.LogCaptureFixture, flag: str, difference: str
+) -> None:
+    cfg, dataset = run.start()
+    before = batches(dataset, STEP, 0)
+    run.save(cfg)
+    resumed = run.resume(flag)
+    assert difference in caplog.text
+    batch_size, workers = run.cfg.batch_size, run.cfg.num_workers
+    rest = dataset.num_frames - STEP * BATCH_SIZE
+    later = batches(resumed, rest // batch_size + 9, workers, batch_size)
+    drawn = drawn_in(before + later)
+    assert set(drawn) == set(range(dataset.num_frames))
+    # Two workers end their parts of the rest at different batches; nothing may come three times.
+    assert max(drawn.values()) <= 2
+    if workers == 0:
+        flat = [index for batch in later for index in batch]
+        assert sorted(index for batch in before for index in batch) + sorted(flat[:rest]) != flat
+        assert drawn_in(before) + Counter(flat[:rest]) == Counter(range(dataset.num_frames))
+
+    # The resumed run writes checkpoints from which it is continued exactly.
+    run.save(run.cfg, STEP + 3)
+    assert batches(run.resume(flag), 6, workers, batch_size) == later[3:9]
+
+
+def test_several_changes_in_a_row(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg, dataset = run.start("--dataset.streaming_episode_pool_size=4")
+    drawn = drawn_in(batches(dataset, STEP, 0))
+    run.save(cfg)
+    shapes = [(2, ("--batch_size=3",)), (1, ("--seed=5",)), (3, ("--batch_size=1",)), (2, ())]
+    step = STEP
+    for world_size, flags in shapes:
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+        for rank in range(world_size):
+            monkeypatch.setenv("RANK", str(rank))
+            part = run.resume(*flags)
+            drawn += drawn_in(batches(part, 3, 0, run.cfg.batch_size))
+        step += 3
+        # Twice: a run that is pre-empted under the same settings adds nothing to its history.
+        run.save(run.cfg, step)
+        run.resume(*flags)
+        run.save(run.cfg, step)
+    assert max(drawn.values()) == 1
+    assert len(json.loads(run.cfg.dataset.streaming_order)["state"]["history"]) == 4
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    rest = dataset.num_frames - sum(drawn.values())
+    last = run.resume()
+    drawn += drawn_in(batches(last, rest // BATCH_SIZE, 0))
+    assert max(drawn.values()) == 1
+    assert dataset.num_frames - sum(drawn.values()) == rest % BATCH_SIZE
+
+
+@pytest.mark.parametrize("flag", ["--dataset.episodes=[0,1]", "--dataset.eval_split=0.3"])
+def test_other_episodes_are_refused(run: Any, flag: str) -> None:
     run.save(run.start()[0])
-    with pytest.raises(OptionError) as caught:
-        run.resume(f"{flag}={now}")
-    message = str(caught.value)
-    assert f"{flag}: {was!r} in the checkpoint, {now!r} now" in message
-    assert f"--policy.path={run.checkpoint / 'pretrained_model'}" in message
+    with pytest.raises(OptionError, match="taken with other data") as caught:
+        run.resume(flag)
+    assert f"--policy.path={run.checkpoint / 'pretrained_model'}" in str(caught.value)
+
+
+def test_other_windows_are_told_and_do_not_change_the_order(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg, dataset = run.start()
+    expected = batches(dataset, STEP + 4, 0)[STEP:]
+    run.save(cfg)
+    resumed = run.resume("--policy.chunk_size=5")
+    assert "action: [0, 1, 2, 3] in the checkpoint, [0, 1, 2, 3, 4] now" in caplog.text
+    assert batches(resumed, 4, 0) == expected
+
+
+def test_a_worker_count_that_some_ranks_must_lower(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 3 episodes on 2 ranks: one rank has one episode and one worker, the other one has two.
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    flags = ("--dataset.episodes=[0,1,2]", "--num_workers=4")
+    cfg, dataset = run.start(*flags)
+    workers = [dataset.num_episodes_for_rank(rank, 2) for rank in range(2)]
+    assert sorted(workers) == [1, 2]
+    sequences = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        sequences.append(batches(run.start(*flags)[1], STEP + 6, workers[rank]))
+    run.save(cfg)
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        assert batches(run.resume(*flags), 6, workers[rank]) == sequences[rank][STEP:]
 
 
 def test_settings_that_do_not_change_the_order_may_differ(run: Any) -> None:
@@ -132,26 +222,50 @@ def test_settings_that_do_not_change_the_order_may_differ(run: Any) -> None:
     )
 
 
-def test_another_number_of_processes_is_refused(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.save(run.start()[0])
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(OptionError, match="number of processes: 1 in the checkpoint, 2 now"):
-        run.resume()
+def edit_note(run: Any, edit: Callable[[dict[str, Any]], None]) -> None:
+    def edit_config(saved: dict[str, Any]) -> None:
+        note = json.loads(saved["dataset"]["streaming_order"])
+        edit(note)
+        saved["dataset"]["streaming_order"] = json.dumps(note)
+
+    run.edit_saved(edit_config)
 
 
 def test_a_dataset_that_has_changed_is_refused(run: Any) -> None:
     run.save(run.start()[0])
-    run.edit_saved(lambda saved: saved["dataset"].update(streaming_data_version="v3.0, 2 episodes, 5 frames"))
-    with pytest.raises(OptionError, match=r"the dataset: 'v3\.0, 2 episodes, 5 frames' in the checkpoint"):
+    edit_note(run, lambda note: note["state"].update(data="v3.0, 2 episodes, 5 frames, 00"))
+    with pytest.raises(OptionError, match=r"taken with other data \(v3\.0, 2 episodes, 5 frames, 00\)"):
+        run.resume()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda note: note.pop("state"),
+        lambda note: note.pop("step"),
+        lambda note: note.update(step=STEP + 1),
+        lambda note: note.update(state=[]),
+        lambda note: note["state"].update(settings={"seed": 1}),
+        lambda note: note["state"].update(history=[1]),
+        lambda note: note["state"]["settings"].update(world_size=3),
+    ],
+)
+def test_a_note_that_makes_no_sense_is_refused(run: Any, edit: Any) -> None:
+    run.save(run.start()[0])
+    edit_note(run, edit)
+    with pytest.raises(OptionError, match="cannot continue the data order"):
         run.resume()
 
 
 def test_a_policy_that_drops_other_frames_is_refused(run: Any) -> None:
+    from lerobot_streaming.train.factory import make_streaming_datasets
+
     run.save(run.start()[0])
-    run.edit_saved(lambda saved: saved["policy"].update(drop_n_last_frames=7))
-    with pytest.raises(OptionError, match=r"--policy\.drop_n_last_frames: 7 in the checkpoint, 0 now"):
-        run.resume()
+    cfg = run.configure("--resume=true")
+    cfg.checkpoint_path = run.checkpoint
+    cfg.policy.drop_n_last_frames = 2
+    with pytest.raises(OptionError, match="taken with other data"):
+        make_streaming_datasets(cfg)
 
 
 def test_a_checkpoint_of_map_style_training_is_refused(run: Any) -> None:

@@ -82,7 +82,7 @@ def test_resume_continues_as_if_it_had_not_stopped(shelf: Shelf, tmp_path: Path)
     first = run_lerobot_train(train_arguments(root, tmp_path / "parts", *flags))
     assert first.code == 0, first.output
     config = tmp_path / "parts/checkpoints/last/pretrained_model/train_config.json"
-    assert read_json(config)["dataset"]["streaming_data_version"]
+    assert read_json(config)["dataset"]["streaming_order"]
     rest = run_lerobot_train([f"--config_path={config}", "--resume=true", "--steps=6"])
     assert rest.code == 0, rest.output
     assert "Resuming the data order behind 6 samples" in rest.output
@@ -90,8 +90,8 @@ def test_resume_continues_as_if_it_had_not_stopped(shelf: Shelf, tmp_path: Path)
     assert len(whole.losses) == 6
 
     other = run_lerobot_train([f"--config_path={config}", "--resume=true", "--steps=6", "--seed=7"])
-    assert other.code != 0
-    assert "--seed: 1000 in the checkpoint, 7 now" in other.output
+    assert other.code == 0, other.output
+    assert "seed: 1000 then, 7 now" in other.output
 
 
 def test_a_bad_flag_ends_with_its_name_and_range(shelf: Shelf, tmp_path: Path) -> None:

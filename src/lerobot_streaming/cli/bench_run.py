@@ -101,9 +101,11 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         Exit code.
     """
+    from lerobot.datasets.utils import CompatibilityError  # noqa: PLC0415
+
     try:
         found = measure(options)
-    except (StreamingError, OSError, TypeError) as error:
+    except (StreamingError, OSError, TypeError, ValueError, RuntimeError, CompatibilityError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if options.json is not None:
@@ -188,6 +190,8 @@ def _open(options: argparse.Namespace) -> StreamingLeRobotDataset:
         "return_uint8": True,
         "repeat": True,
     }
+    if "repeat" in _extra(options):
+        raise OptionError("--option repeat=... is not possible: the measurement runs on over epochs")
     dataset = StreamingLeRobotDataset(options.repo_id, **(arguments | _extra(options)))
     if not options.window:
         return dataset

@@ -84,12 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.merge and options.num_shards is not None:
         parser.error("--merge joins parts and --shard-index builds one; give one of them")
     for name, value in (("--workers", options.workers), ("--max-probe-mb", options.max_probe_mb)):
-        if not value > 0:
-            parser.error(f"{name} is {value}; it must be above 0")
+        if not 0 < value < float("inf"):
+            parser.error(f"{name} is {value}; it must be a number above 0")
 
-    from lerobot_streaming.cli.sidecar_job import run  # noqa: PLC0415  --help must not wait for it.
+    try:
+        from lerobot_streaming.cli.sidecar_job import run  # noqa: PLC0415  --help must not wait for it.
 
-    return run(options)
+        return run(options)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
 
 
 def script() -> None:

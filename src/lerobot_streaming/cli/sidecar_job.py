@@ -58,8 +58,10 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         Exit code: 0, 1 with the reason on stderr, or 130 after an interrupt.
     """
+    from lerobot.datasets.utils import CompatibilityError  # noqa: PLC0415
+
     begin = perf_counter()
-    num_bytes = 0
+    num_bytes, done = 0, "nothing was written"
 
     def count(size: int) -> None:
         nonlocal num_bytes
@@ -68,11 +70,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         job = _find_job(options, count)
         files = _write(job, options)
+        done = f"{job.output} is written, but not published"
         published = publish(job.place, job.request.identity, job.output) if options.push else None
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
+        print(f"interrupted; {done}", file=sys.stderr)
         return 130
-    except (StreamingError, OSError) as error:
+    # lerobot's and pyarrow's errors about metadata are of these kinds.
+    except (StreamingError, OSError, ValueError, RuntimeError, CompatibilityError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"wrote {job.output}")
@@ -88,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 def _find_job(options: argparse.Namespace, count: Callable[[int], None]) -> _Job:
     from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
 
-    _check_push(options)
+    _check_arguments(options)
     place = find_dataset(
         DatasetRequest(
             options.repo_id,
@@ -135,7 +139,14 @@ def _local(root: str) -> str | Path:
     return root if "://" in root else Path(root).expanduser()
 
 
-def _check_push(options: argparse.Namespace) -> None:
+def _check_arguments(options: argparse.Namespace) -> None:
+    if options.output is not None and Path(options.output).expanduser().is_dir():
+        raise OptionError(f"--output is the directory {options.output}; give the name of a file in it")
+    if options.episodes is not None and options.output is None:
+        raise OptionError(
+            "--episodes indexes a part of the dataset, which training does not look for in the cache; say "
+            "with --output where to write it"
+        )
     if not options.push:
         return
     for name in ("episodes", "num_shards", "data_root"):

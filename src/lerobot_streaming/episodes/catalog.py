@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
     from lerobot_streaming.storage.base import RangeReader
 
 
+_MAX_PREPARED: Final = 512
+"""Files whose tables are kept prepared; preparing one again takes a fraction of a millisecond."""
+
+
 class VideoCatalog:
     """Spans, sizes and frame maps of the selected episodes. Thread-safe.
 
@@ -42,7 +45,12 @@ class VideoCatalog:
         self._tolerance_s = tolerance_s
         self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
         self._sizes = {camera: np.full(layout.num_episodes, -1, dtype=np.int64) for camera in layout.cameras}
-        self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what has been prepared: a worker prepares what it needs."""
+        state = self.__dict__.copy()
+        state["_sources"] = {}
+        return state
 
     def check(self) -> None:
         """Finds episodes that lie beyond the end of their files, as far as the files are indexed.
@@ -77,6 +85,17 @@ class VideoCatalog:
             f"end of file {path}, whose last frame is at {file_end:.6f} s. Repair meta/episodes or the video."
         )
 
+    def load(self, positions: Iterable[int]) -> None:
+        """Makes sure that the files of episodes are indexed.
+
+        Args:
+            positions: Positions of the episodes.
+
+        Raises:
+            BadVideoFilesError: Files cannot be indexed; all of them are listed.
+        """
+        self._index.load(path for position in positions for path in self._paths(position))
+
     def load_ahead(self, positions: Iterable[int]) -> None:
         """Says in which order episodes will be needed, so that their files are indexed in time.
 
@@ -94,7 +113,8 @@ class VideoCatalog:
         Returns:
             Bytes over all cameras, or None while a file has not been indexed.
         """
-        if all(self._index.knows(path) for path in self._paths(position)):
+        known = all(sizes[position] >= 0 for sizes in self._sizes.values())
+        if known or all(self._index.knows(path) for path in self._paths(position)):
             return self.size(position)
         return None
 
@@ -126,7 +146,7 @@ class VideoCatalog:
             DatasetLayoutError: An episode lies beyond the end of a file.
             BadVideoFilesError: Files cannot be indexed; all of them are listed.
         """
-        self._index.load(path for position in positions for path in self._paths(position))
+        self.load(positions)
         return np.array([self.size(position) for position in positions], dtype=np.int64)
 
     def _camera_size(self, position: int, camera: str) -> int:
@@ -257,10 +277,10 @@ class VideoCatalog:
         """The prepared table of one file."""
         known = self._sources.get(path)
         if known is None:
-            # Not under the lock: indexing may mean to wait for the network.
-            prepared = _prepare(self._index.source(path))
-            with self._lock:
-                known = self._sources.setdefault(path, prepared)
+            # Two threads may both prepare it; both results are equal, and the first one stays.
+            known = self._sources.setdefault(path, _prepare(self._index.source(path)))
+            while len(self._sources) > _MAX_PREPARED:
+                self._sources.pop(next(iter(self._sources), path), None)
         return known
 
 

@@ -7,7 +7,6 @@ fits.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from lerobot_streaming.errors import PipelineClosedError
 from lerobot_streaming.threads import join_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
     from lerobot_streaming.episodes.catalog import VideoCatalog
@@ -254,20 +253,3 @@ class EpisodeFetcher:
         self._cache.set_resident(position, size)
         self._stats.add("fetch_s", perf_counter() - begin)
         return EpisodePayload(position, rows, tuple(videos))
-
-
-def endless_frontier(
-    first: Mapping[int, int], orders: Iterator[list[int]], draws: Mapping[int, int]
-) -> Iterator[tuple[int, int]]:
-    """The order of admission over several epochs.
-
-    Args:
-        first: Draws left per position in the first epoch, in admission order.
-        orders: Admission orders of the epochs after it.
-        draws: Draws of each position in a whole epoch.
-
-    Returns:
-        Iterator of (position, draws).
-    """
-    later = ((position, draws[position]) for order in orders for position in order)
-    return itertools.chain(first.items(), later)

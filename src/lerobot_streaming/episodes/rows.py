@@ -9,7 +9,6 @@ booleans as bool.
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ import torch
 from lerobot_streaming.episodes.columns import column_tensor, row_value
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, RowError
 from lerobot_streaming.storage.range_file import RangeFile
+from lerobot_streaming.threads import daemon_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -157,9 +157,9 @@ class RowReader:
         layout = self._layout
         positions = list(positions)
         paths = dict.fromkeys(layout.data_path(position) for position in positions)
-        with ThreadPoolExecutor(_FOOTERS_AT_A_TIME, thread_name_prefix="footer") as pool:
+        with daemon_pool(_FOOTERS_AT_A_TIME, "footer") as pool:
             try:
-                list(pool.map(self._footer, paths))
+                pool.map(self._footer, paths)
             except BaseException:
                 self._reader.close()  # Ends the waits of the others.
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lerobot_streaming.index.builder import build_sidecar, index_files, stat_files
+from lerobot_streaming.index.builder import build_sidecar, index_files
 from lerobot_streaming.index.extradata import codec_extradata, coded_size
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.mp4 import read_mp4
@@ -28,6 +28,5 @@ __all__ = [
     "open_sidecar",
     "read_mp4",
     "resolve_index",
-    "stat_files",
     "write_sidecar",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -20,10 +20,10 @@ from lerobot_streaming.errors import (
 )
 from lerobot_streaming.index.mp4 import MAX_MOOV_BYTES, read_mp4
 from lerobot_streaming.index.sidecar import open_sidecar, write_sidecar
-from lerobot_streaming.storage.base import FileStat
+from lerobot_streaming.threads import daemon_pool, result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Mapping
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -33,35 +33,6 @@ if TYPE_CHECKING:
     from lerobot_streaming.storage.base import RangeReader
 
 DEFAULT_WORKERS = 8
-
-
-def stat_files(
-    paths: Iterable[str], reader: RangeReader, *, workers: int = DEFAULT_WORKERS
-) -> dict[str, FileStat]:
-    """Looks many files up, several at a time.
-
-    Args:
-        paths: POSIX paths relative to the reader's root.
-        reader: Where they are.
-        workers: Look-ups at a time.
-
-    Returns:
-        Path -> size and fingerprint. A missing file gets the size -1, so that `index_files` lists it together
-        with all other bad files.
-
-    Raises:
-        FetchError: Storage could not be asked.
-    """
-
-    def look_up(path: str) -> FileStat:
-        try:
-            return reader.stat(path)
-        except MissingFileError:
-            return FileStat(-1, None)
-
-    wanted = list(paths)
-    with ThreadPoolExecutor(workers, thread_name_prefix="stat") as pool:
-        return dict(zip(wanted, pool.map(look_up, wanted), strict=True))
 
 
 def index_files(
@@ -77,7 +48,7 @@ def index_files(
     """Parses MP4 files with a bounded pool of threads.
 
     Args:
-        files: Path -> size in bytes; -1 for a file that `stat_files` did not find.
+        files: Path -> size in bytes; -1 for a file that the store does not have.
         reader: Where they are read from; only `moov` boxes are read.
         workers: Files parsed, and results held, at a time; at least 1.
         progress: True shows a bar with files, bytes read and the time left.
@@ -100,21 +71,20 @@ def index_files(
     bad: dict[str, str] = {}
     pending: deque[tuple[str, Future[SourceFile]]] = deque()
     queue = iter(sorted(files.items()))
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="mp4-index")
     bar = tqdm(total=len(files), desc="indexing videos", unit="file", disable=not progress)
-    finished = False
-    try:
+    # After an interrupt nobody waits for reads that may hang on the network.
+    with bar, daemon_pool(workers, "mp4-index") as pool:
         while True:
             if stopped is not None and stopped.is_set():
                 raise PipelineClosedError("Indexing was stopped before all video files were read.")
             while len(pending) < workers and (item := next(queue, None)) is not None:
                 path, size = item
-                pending.append((path, pool.submit(parser.parse, path, size)))
+                pending.append((path, pool.submit(partial(parser.parse, path, size))))
             if not pending:
                 break
             path, future = pending.popleft()
             try:
-                source = future.result()
+                source = result_of(future)
             except (Mp4Error, MissingFileError, FetchError) as error:
                 bad[path] = f"{path}: {error}"
             else:
@@ -124,11 +94,6 @@ def index_files(
             del future
             bar.set_postfix_str(f"{parser.bytes_read / 2**20:.1f} MiB read", refresh=False)
             bar.update()
-        finished = True
-    finally:
-        # After an interrupt nobody waits for reads that may hang on the network.
-        pool.shutdown(wait=finished, cancel_futures=True)
-        bar.close()
     if bad:
         raise BadVideoFilesError(
             f"{len(bad)} of {len(files)} video files below '{reader.root}' cannot be indexed; restore them "
@@ -234,7 +199,7 @@ class FileParser:
 
         Args:
             path: The file's path relative to the reader's root.
-            size: Its size in bytes; -1 when `stat_files` did not find it.
+            size: Its size in bytes; -1 when the store does not have it.
 
         Returns:
             The indexed file.
@@ -256,7 +221,9 @@ class FileParser:
             found = parts.read(path, size)  # Another process may have been faster.
             if found is None:
                 found = self._read(path, size)
-                parts.write(found)
+                # Looking up again is free for local files only; those are also the ones that are rewritten.
+                if "://" in self._reader.root or parts.belongs(path, self._reader.stat(path).fingerprint):
+                    parts.write(found)
             return found
 
     def _read(self, path: str, size: int) -> SourceFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lerobot_streaming.errors import SidecarError, SidecarLockTimeoutError, StreamingError
@@ -28,16 +28,17 @@ class CachePlace:
         identity: What it belongs to.
         lerobot_home: `$HF_LEROBOT_HOME`.
         lock_timeout_s: Seconds to wait for another process that makes the same file.
+        path: The sidecar's path.
     """
 
     identity: SidecarIdentity
     lerobot_home: Path
     lock_timeout_s: float
+    path: Path = field(init=False)
 
-    @property
-    def path(self) -> Path:
-        """The sidecar's path."""
-        return self.identity.cache_path(self.lerobot_home)
+    def __post_init__(self) -> None:
+        """Finds the path once: it hashes the fingerprints of all files."""
+        object.__setattr__(self, "path", self.identity.cache_path(self.lerobot_home))
 
     def open(self, files: Mapping[str, int]) -> SampleIndex | None:
         """Opens the sidecar, if it is there and valid.

@@ -84,6 +84,8 @@ class Completion:
         except BadVideoFilesError as error:
             _logger.warning("the video index stays incomplete: %s", error)
         except (SidecarError, FetchError, OSError) as error:
+            if self._stopped.is_set():
+                return  # Its waits were ended, which is what such an error then means.
             _logger.warning("the video index could not be completed, the next run tries again: %s", error)
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lerobot_streaming.index import mapped_layout as layout
-from lerobot_streaming.index.columns import ConstantColumn, DenseColumn, SecondsColumn, TickColumn
+from lerobot_streaming.index.columns import ConstantColumn, DenseColumn
 from lerobot_streaming.index.spans import presentation_order
+from lerobot_streaming.index.time_columns import SecondsColumn, TickColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +218,7 @@ def _decode_times(durations: NDArray[np.int64]) -> TickColumn | None:
         return TickColumn(int(durations[0]) if count > 1 else 0, None, count)
     times = np.cumsum(durations) - durations
     # The most usual duration, or the mean: whichever leaves less.
-    slopes = (int(np.median(durations)), int(times[-1]) // (count - 1))
+    slopes = (int(np.median(durations)), round(int(times[-1]) / (count - 1)))
     numbers = np.arange(count)
     residuals = [_shrink(times - slope * numbers) for slope in slopes]
     best = 0 if residuals[0].itemsize <= residuals[1].itemsize else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -54,6 +55,8 @@ def sidecar_lock(path: Path, timeout_s: float) -> Iterator[None]:
     lock = FileLock(lock_path(path), timeout=timeout_s)
     try:
         lock.acquire()
+    except NotImplementedError as error:
+        raise OSError(errno.ENOSYS, f"no file locks in '{path.parent}' ({error})") from error
     except Timeout as error:
         raise SidecarLockTimeoutError(
             f"waited {timeout_s:g} s for the lock '{lock_path(path)}', held by {_describe_holder(path)}; "

@@ -11,13 +11,11 @@ from lerobot_streaming.index.columns import (
     Column,
     ConstantColumn,
     DenseColumn,
-    DurationColumn,
     OffsetColumn,
-    SecondsColumn,
-    TickColumn,
     TimeColumn,
 )
 from lerobot_streaming.index.tables import SampleTable
+from lerobot_streaming.index.time_columns import DurationColumn, SecondsColumn, TickColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

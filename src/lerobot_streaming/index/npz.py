@@ -32,8 +32,7 @@ _NPY_HEADER = re.compile(
     rb"'shape': \((?:([0-9]{1,12}),)?\), ?\}\s*"
 )
 
-# What `zipfile` raises on damaged archives, beyond its own class.
-_ZIP_ERRORS = (
+ZIP_ERRORS = (
     zipfile.BadZipFile,
     ValueError,
     EOFError,
@@ -42,6 +41,7 @@ _ZIP_ERRORS = (
     struct.error,
     KeyError,
 )
+"""What `zipfile` raises on damaged archives."""
 
 
 class NpzArchive:
@@ -66,7 +66,7 @@ class NpzArchive:
                 self._size = os.fstat(self._fd).st_size
         except OSError as error:
             raise SidecarError(f"cannot open sidecar '{path}': {error}") from error
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             raise SidecarError(
                 f"sidecar '{path}' is not an NPZ archive ({error}); delete it, it will be built again"
             ) from error

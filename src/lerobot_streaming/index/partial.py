@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lerobot_streaming.errors import BadVideoFilesError, FetchError, MissingFileError, Mp4Error, SidecarError
 from lerobot_streaming.index.builder import DEFAULT_WORKERS, FileParser, index_files
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from lerobot_streaming.index.parts import PartStore
     from lerobot_streaming.index.tables import Mp4Header, SourceFile
     from lerobot_streaming.storage.base import RangeReader
+
+
+_MAX_AHEAD: Final = 128
+"""Files that are indexed ahead of demand."""
+
+_MAX_TABLES: Final = 512
+"""Tables that are kept in memory where the part store has them too; one of 10,000 samples takes 0.4 MB."""
 
 
 class PartialIndex(SampleIndex):
@@ -86,17 +93,13 @@ class PartialIndex(SampleIndex):
         """
         known = self._sources.get(path)
         if known is not None:
+            self._claim(path)
             return known
         if path not in self._files:
             raise SidecarError(f"'{path}' is not among the {len(self._files)} video files of the dataset")
-        with self._lock:
-            future = self._pending.get(path)
-            mine = future is None
-            if future is None:
-                future = self._pending[path] = Future()
-        if mine:
-            self._load(path, future)
-        return future.result()
+        found = self._get(path)
+        self._claim(path)
+        return found
 
     def knows(self, path: str) -> bool:
         """Whether a file has been indexed, so that `source` answers at once.
@@ -107,7 +110,7 @@ class PartialIndex(SampleIndex):
         Returns:
             True when nothing has to be read.
         """
-        return path in self._sources
+        return self._completed is not None or path in self._sources
 
     def load(self, paths: Iterable[str]) -> None:
         """Indexes files now, several at a time.
@@ -118,6 +121,8 @@ class PartialIndex(SampleIndex):
         Raises:
             BadVideoFilesError: Files cannot be indexed; the message lists all of them.
         """
+        if self._open_complete() is not None:
+            return
         wanted = {path: self._files[path] for path in paths if path not in self._sources}
         sources = index_files(wanted, self._reader, workers=self._threads, parts=self._parts)
         self._sources.update((source.path, source) for source in sources)
@@ -125,16 +130,15 @@ class PartialIndex(SampleIndex):
     def load_ahead(self, paths: Iterable[str]) -> None:
         """Lets threads index files in the order in which they will be needed; a new call replaces the order.
 
+        They stay a bounded number of files ahead of what has been asked for.
+
         Args:
             paths: POSIX paths relative to the data root.
         """
         with self._lock:
             self._ahead.clear()
             self._ahead.extend(path for path in dict.fromkeys(paths) if path not in self._sources)
-            missing = min(self._threads, len(self._ahead)) - self._num_running
-            self._num_running += max(0, missing)
-        for _ in range(missing):
-            threading.Thread(target=self._run, name="lerobot-streaming-index", daemon=True).start()
+        self._start_threads()
 
     def close(self) -> None:
         """Ends the threads after the files that they are reading; what was read stays usable."""
@@ -146,7 +150,7 @@ class PartialIndex(SampleIndex):
         kept = ("identity", "_reader", "_parts", "_complete", "_threads")
         state = {name: self.__dict__[name] for name in kept}
         state["_files"] = dict(self._files)
-        state["_sources"] = {} if self._parts is not None and self._parts.exists() else dict(self._sources)
+        state["_sources"] = dict(self._sources) if self._parts is None else {}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -156,7 +160,6 @@ class PartialIndex(SampleIndex):
         self._start()
 
     def _start(self) -> None:
-        self._parser = FileParser(self._reader, parts=self._parts)
         self._completed: SampleIndex | None = None
         self._begin_threads()
         _OPEN.add(self)
@@ -164,14 +167,50 @@ class PartialIndex(SampleIndex):
     def _begin_threads(self) -> None:
         self._lock = threading.Lock()
         self._complete_lock = threading.Lock()
+        # With locks of its own, which a forked child must not inherit either.
+        self._parser = FileParser(self._reader, parts=self._parts)
         self._pending: dict[str, Future[SourceFile]] = {}
         self._ahead: deque[str] = deque()
+        self._unclaimed: set[str] = set()
         self._num_running = 0
+
+    def _start_threads(self) -> None:
+        with self._lock:
+            wanted = 0 if len(self._unclaimed) >= _MAX_AHEAD else min(self._threads, len(self._ahead))
+            missing = max(0, wanted - self._num_running)
+            self._num_running += missing
+        for _ in range(missing):
+            threading.Thread(target=self._run, name="lerobot-streaming-index", daemon=True).start()
+
+    def _claim(self, path: str) -> None:
+        """Notes that a file that was indexed ahead has been asked for: the threads may go on."""
+        if path in self._unclaimed:
+            with self._lock:
+                self._unclaimed.discard(path)
+            self._start_threads()
+
+    def _get(self, path: str) -> SourceFile:
+        with self._lock:
+            future = self._pending.get(path)
+            mine = future is None
+            if future is None:
+                future = self._pending[path] = Future()
+        if mine:
+            self._load(path, future)
+        return future.result()
+
+    def _keep(self, path: str, source: SourceFile) -> None:
+        """Keeps a table; the oldest ones are forgotten where the part store has them."""
+        with self._lock:
+            self._sources[path] = source
+            while self._parts is not None and len(self._sources) > _MAX_TABLES:
+                del self._sources[next(iter(self._sources))]
 
     def _load(self, path: str, future: Future[SourceFile]) -> None:
         """Indexes one file for everybody who waits for it; a failure may be tried again."""
         try:
-            source = self._sources[path] = self._find(path)
+            source = self._find(path)
+            self._keep(path, source)
         except BaseException as error:  # noqa: BLE001  Whoever waits raises it, whatever it is.
             if isinstance(error, (Mp4Error, MissingFileError)):
                 fault = BadVideoFilesError(
@@ -190,26 +229,35 @@ class PartialIndex(SampleIndex):
                 self._pending.pop(path, None)
 
     def _find(self, path: str) -> SourceFile:
-        # Once the complete sidecar is installed the parts are gone.
-        if self._complete is not None and not (self._parts is not None and self._parts.exists()):
+        complete = self._open_complete()
+        return self._parser.parse(path, self._files[path]) if complete is None else complete.source(path)
+
+    def _open_complete(self) -> SampleIndex | None:
+        """Opens the complete sidecar; once it is installed the parts are gone."""
+        if self._completed is None and self._complete is not None:
             with self._complete_lock:
-                if self._completed is None:
+                if self._parts is None or not self._parts.exists():
                     self._completed = self._complete.open(self._files)
-            if self._completed is not None:
-                return self._completed.source(path)
-        return self._parser.parse(path, self._files[path])
+                    with self._lock:
+                        self._sources.clear()
+        return self._completed
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._ahead:
+                if not self._ahead or len(self._unclaimed) >= _MAX_AHEAD:
                     self._num_running -= 1
                     return
                 path = self._ahead.popleft()
+                if path in self._sources:
+                    continue
+                self._unclaimed.add(path)
             try:
-                self.source(path)
+                self._get(path)
             except (SidecarError, FetchError):
                 # Raised again when the file is really needed.
+                with self._lock:
+                    self._unclaimed.discard(path)
                 continue
             except RuntimeError:
                 return  # The interpreter is ending.

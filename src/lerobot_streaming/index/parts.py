@@ -56,6 +56,18 @@ class PartStore:
         """Removes all parts, once the complete sidecar is installed."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def belongs(self, path: str, fingerprint: str | None) -> bool:
+        """Whether a file still is the one that the sidecar's identity names.
+
+        Args:
+            path: The file's path relative to the data root.
+            fingerprint: What storage says of it now.
+
+        Returns:
+            False when it was replaced meanwhile: its table must not be kept under the old identity.
+        """
+        return self._identity.source_fingerprints.get(path, fingerprint) == fingerprint
+
     def read(self, path: str, size: int) -> SourceFile | None:
         """Opens the part of one file.
 
@@ -112,7 +124,7 @@ class PartStore:
             return
         try:
             lock.acquire()
-        except OSError:
+        except (OSError, NotImplementedError):  # A file system without locks says the latter.
             yield
             return
         try:

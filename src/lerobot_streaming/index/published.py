@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
+import zlib
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lerobot_streaming.errors import FetchError, MissingFileError
 from lerobot_streaming.index.manifest import parse_manifest
+from lerobot_streaming.index.npz import ZIP_ERRORS
 from lerobot_streaming.index.sidecar import check_fit
 from lerobot_streaming.storage.range_file import RangeFile
 
@@ -137,7 +139,7 @@ def _find(
             # The text lies behind the array's header; braces occur nowhere before it but in that header.
             found, entries = parse_manifest(content[content.index(b"\n") + 1 :].rstrip(b"\0"))
             check_fit(found, {entry.path: entry.size for entry in entries}, identity, files)
-        except (zipfile.BadZipFile, KeyError, ValueError, NotImplementedError) as error:
+        except (*ZIP_ERRORS, zlib.error) as error:
             _logger.info("published video index '%s' is of other data: %s", path, error)
             continue
         return path

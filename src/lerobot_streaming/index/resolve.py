@@ -6,10 +6,15 @@ import contextlib
 import logging
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from lerobot_streaming.errors import BadVideoFilesError, SidecarError, StreamingError
+from lerobot_streaming.errors import (
+    BadVideoFilesError,
+    SidecarError,
+    SidecarLockTimeoutError,
+    StreamingError,
+)
 from lerobot_streaming.index.builder import DEFAULT_WORKERS, build_sidecar, check_and_flush
 from lerobot_streaming.index.cached import CachePlace
 from lerobot_streaming.index.completion import Completion
@@ -40,6 +45,10 @@ _HEAD_START_S: Final = 10.0
 for them, belong to the first batch."""
 
 
+_LAZY_LOCK_TIMEOUT_S: Final = 30.0
+"""Seconds that a dataset of many files waits for a process that may be downloading its published sidecar."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
     """What an index is wanted for.
@@ -58,6 +67,7 @@ class IndexRequest:
             file is indexed when it is first needed.
         lazy_above: Number of files up to which everything is indexed at once.
         published: Where the sidecar may be published, or None.
+        place: The complete sidecar's place in the cache.
     """
 
     identity: SidecarIdentity
@@ -71,11 +81,11 @@ class IndexRequest:
     use_cache: bool = True
     lazy_above: int = LAZY_ABOVE
     published: PublishedSidecars | None = None
+    place: CachePlace = field(init=False)
 
-    @property
-    def place(self) -> CachePlace:
-        """The complete sidecar's place in the cache."""
-        return CachePlace(self.identity, self.lerobot_home, self.lock_timeout_s)
+    def __post_init__(self) -> None:
+        """Finds the complete sidecar's place in the cache."""
+        object.__setattr__(self, "place", CachePlace(self.identity, self.lerobot_home, self.lock_timeout_s))
 
     @property
     def path(self) -> Path:
@@ -158,13 +168,44 @@ def complete_later(index: SampleIndex, request: IndexRequest) -> Completion | No
         return None
 
     def build(stopped: threading.Event) -> None:
-        # Whoever holds the lock does the same already.
-        with sidecar_lock(request.path, 0):
-            if request.place.open(request.files) is None:
-                make_sidecar(request, stopped=stopped)
+        whole = request.path.with_name(f".{request.path.name}.complete")
+        # Whoever holds this lock does the same already. It is not the sidecar's own: nobody who opens the
+        # dataset has to wait until all of its files are indexed.
+        with sidecar_lock(whole, 0):
+            if request.place.open(request.files) is not None:
+                return
+            try:
+                _build(request, parts, whole, stopped=stopped)
+                with sidecar_lock(request.path, request.lock_timeout_s):
+                    whole.replace(request.path)
+            finally:
+                whole.unlink(missing_ok=True)
+            parts.remove()
 
     delay_s = _HEAD_START_S if "://" in request.reader.root else 0.0
     return Completion(build, request.reader.close, delay_s=delay_s)
+
+
+def _build(
+    request: IndexRequest,
+    parts: PartStore | None,
+    target: Path,
+    *,
+    max_moov_bytes: int = MAX_MOOV_BYTES,
+    stopped: threading.Event | None = None,
+) -> bool:
+    build_sidecar(
+        target,
+        request.identity,
+        request.files,
+        request.reader,
+        workers=request.workers,
+        progress=request.progress,
+        max_moov_bytes=max_moov_bytes,
+        parts=parts,
+        stopped=stopped,
+    )
+    return True
 
 
 def make_sidecar(
@@ -172,7 +213,6 @@ def make_sidecar(
     *,
     output: Path | None = None,
     max_moov_bytes: int = MAX_MOOV_BYTES,
-    stopped: threading.Event | None = None,
 ) -> Path:
     """Builds and installs the complete sidecar. The caller holds its lock.
 
@@ -180,35 +220,18 @@ def make_sidecar(
         request: What is wanted.
         output: Where to install it when not in the cache.
         max_moov_bytes: Largest `moov` box in bytes that is read.
-        stopped: Once set, the build ends early.
 
     Returns:
         Where it lies.
 
     Raises:
         BadVideoFilesError: Video files cannot be indexed; nothing is installed.
-        PipelineClosedError: `stopped` was set.
         OSError: The file cannot be written.
     """
     parts = PartStore(request.path, request.identity)
     known = parts if parts.exists() else None
-
-    def build(temporary: Path) -> bool:
-        build_sidecar(
-            temporary,
-            request.identity,
-            request.files,
-            request.reader,
-            workers=request.workers,
-            progress=request.progress,
-            max_moov_bytes=max_moov_bytes,
-            parts=known,
-            stopped=stopped,
-        )
-        return True
-
     path = request.path if output is None else output
-    install(path, build)
+    install(path, lambda place: _build(request, known, place, max_moov_bytes=max_moov_bytes))
     if output is None:
         parts.remove()
     return path
@@ -251,11 +274,23 @@ def _from_cache(request: IndexRequest) -> SampleIndex | None:
     found = request.place.open(request.files)
     published, small = request.published, len(request.files) <= request.lazy_above
     if found is not None:
+        PartStore(request.path, request.identity).remove()  # What a process may have left too late.
         return found
     request.path.parent.mkdir(parents=True, exist_ok=True)
     if not small and published is None:
         return None
-    with sidecar_lock(request.path, request.lock_timeout_s):
+    try:
+        return _make_under_lock(request, small=small)
+    except SidecarLockTimeoutError:
+        if small:
+            raise
+        return None  # Files are indexed as they are needed, whatever takes the other process so long.
+
+
+def _make_under_lock(request: IndexRequest, *, small: bool) -> SampleIndex | None:
+    published = request.published
+    timeout_s = request.lock_timeout_s if small else min(request.lock_timeout_s, _LAZY_LOCK_TIMEOUT_S)
+    with sidecar_lock(request.path, timeout_s):
         found = request.place.open(request.files)
         if found is not None:
             return found

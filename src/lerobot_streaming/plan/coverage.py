@@ -25,6 +25,57 @@ SamplingStrategy = Literal["remaining", "round_robin"]
 rounds."""
 
 
+class OpenEpoch:
+    """An epoch of a plan, opened at some place of it."""
+
+    def __init__(self, epoch_pass: EpochPass, num_left: int, code_bits: int) -> None:
+        """Take over a running pass; `CoveragePlan.open_epoch` makes these.
+
+        Args:
+            epoch_pass: The pass, with the draws before the place taken.
+            num_left: Draws that it has left.
+            code_bits: Bits of the frame number in a code.
+        """
+        self._pass = epoch_pass
+        self._num_left = num_left
+        self._code_bits = code_bits
+
+    def remaining(self) -> dict[int, int]:
+        """Count what is left of each episode, so that a resume fetches only what it needs.
+
+        Returns:
+            Position -> draws left, in the order of admission, without the episodes that have none left.
+        """
+        return self._pass.remaining()
+
+    def rest(self) -> dict[int, list[int] | None]:
+        """List what is left of each episode.
+
+        Returns:
+            Position -> frame numbers left, ascending, or None for an episode that is left as a whole; without
+            the episodes that have none left.
+        """
+        mask = (1 << self._code_bits) - 1
+        return {
+            position: None if codes is None else [code & mask for code in codes]
+            for position, codes in self._pass.rest().items()
+        }
+
+    def draws(self) -> Iterator[tuple[int, int]]:
+        """Draw what is left; to be called once, after the questions above.
+
+        Yields:
+            (position, frame), where frame is the frame number in the episode.
+        """
+        code_bits = self._code_bits
+        mask = (1 << code_bits) - 1
+        while self._num_left > 0:
+            codes = self._pass.take(min(CHUNK_DRAWS, self._num_left))
+            self._num_left -= len(codes)
+            for code in codes:
+                yield code >> code_bits, code & mask
+
+
 class CoveragePlan:
     """The order in which one worker draws its anchors, as a pure function of the constructor's arguments.
 
@@ -76,6 +127,11 @@ class CoveragePlan:
         self._num_anchors = sum(episode.num_anchors for episode in self._episodes)
         last_frame = max(episode.first_anchor + episode.num_anchors - 1 for episode in self._episodes)
         self._code_bits = last_frame.bit_length()
+
+    @property
+    def episodes(self) -> Sequence[PlanEpisode]:
+        """The worker's episodes."""
+        return self._episodes
 
     @property
     def num_anchors(self) -> int:
@@ -140,15 +196,15 @@ class CoveragePlan:
             raise OptionError(f"offset is {offset}; it must be at least 0.")
         return self._iterate(epoch, offset, repeat=repeat)
 
-    def remaining_after(self, epoch: int, start: int) -> dict[int, int]:
-        """Count what is left of each episode after some draws, so that a resume fetches only what it needs.
+    def open_epoch(self, epoch: int, start: int = 0) -> OpenEpoch:
+        """Go to a place in an epoch, from where it can be told what is left and what is drawn next.
 
         Args:
             epoch: Coverage epoch, from 0.
-            start: Number of draws already done in this epoch.
+            start: Number of draws already done in this epoch. They cost one fast pass, here and now.
 
         Returns:
-            Position -> draws left, in the order of admission, without the episodes that have none left.
+            The epoch, opened at that place.
 
         Raises:
             OptionError: `epoch` is negative, or `start` is not from 0 to `num_anchors`.
@@ -157,7 +213,7 @@ class CoveragePlan:
         self._check_draw_number("start", start)
         epoch_pass = self._open_pass(epoch)
         epoch_pass.skip(start)
-        return epoch_pass.remaining()
+        return OpenEpoch(epoch_pass, self._num_anchors - start, self._code_bits)
 
     def _iterate(self, epoch: int, offset: int, *, repeat: bool) -> Iterator[tuple[int, int, int]]:
         if not repeat:
@@ -173,13 +229,7 @@ class CoveragePlan:
             start = 0
 
     def _iterate_epoch(self, epoch: int, start: int) -> Iterator[tuple[int, int]]:
-        epoch_pass = self._open_pass(epoch)
-        epoch_pass.skip(start)
-        code_bits = self._code_bits
-        frame_mask = (1 << code_bits) - 1
-        for done in range(start, self._num_anchors, CHUNK_DRAWS):
-            for code in epoch_pass.take(min(CHUNK_DRAWS, self._num_anchors - done)):
-                yield code >> code_bits, code & frame_mask
+        yield from self.open_epoch(epoch, start).draws()
 
     def _open_pass(self, epoch: int) -> EpochPass:
         if not self._shuffle:

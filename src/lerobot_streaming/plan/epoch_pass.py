@@ -47,6 +47,15 @@ class EpochPass(ABC):
             Position -> draws left, in the order of admission, without the episodes that have none left.
         """
 
+    @abstractmethod
+    def rest(self) -> dict[int, list[int] | None]:
+        """List what the epoch has left, frame by frame.
+
+        Returns:
+            Position -> codes left, ascending, or None for an episode that is left as a whole; without the
+            episodes that have none left.
+        """
+
     def skip(self, count: int) -> None:
         """Pass over the next draws.
 
@@ -112,6 +121,14 @@ class RemainingPass(EpochPass):
             position: self._episodes[position].num_anchors for position in self._admission.waiting()
         }
 
+    def rest(self) -> dict[int, list[int] | None]:
+        """List what the epoch has left; see `EpochPass.rest`."""
+        left: dict[int, list[int] | None] = dict.fromkeys(self._admission.waiting())
+        touched: dict[int, list[int]] = {}
+        for code in sorted(self._codes):
+            touched.setdefault(code >> self._code_bits, []).append(code)
+        return left | touched
+
     def _admit(self) -> None:
         for position in self._admission.admit():
             episode = self._episodes[position]
@@ -172,6 +189,11 @@ class RoundRobinPass(EpochPass):
             position: self._episodes[position].num_anchors for position in self._admission.waiting()
         }
 
+    def rest(self) -> dict[int, list[int] | None]:
+        """List what the epoch has left; see `EpochPass.rest`."""
+        left: dict[int, list[int] | None] = dict.fromkeys(self._admission.waiting())
+        return left | {position: sorted(deck) for position, deck in self._decks.items()}
+
     def _admit(self) -> None:
         for position in self._admission.admit():
             self._decks[position] = list(_codes_of(self._episodes[position], position, self._code_bits))
@@ -220,6 +242,14 @@ class ChronologicalPass(EpochPass):
             position: min(self._episodes[position].num_anchors, self._ends[position] - self._next)
             for position in range(first, len(self._episodes))
         }
+
+    def rest(self) -> dict[int, list[int] | None]:
+        """List what the epoch has left; see `EpochPass.rest`."""
+        left: dict[int, list[int] | None] = {}
+        for position, count in self.remaining().items():
+            codes = _codes_of(self._episodes[position], position, self._code_bits)
+            left[position] = None if count == len(codes) else list(codes[-count:])
+        return left
 
 
 def _codes_of(episode: PlanEpisode, position: int, code_bits: int) -> range:

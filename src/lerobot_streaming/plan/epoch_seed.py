@@ -26,6 +26,20 @@ def sample_seed(seed: int, epoch: int, frame_index: int) -> int:
     return _mix("sample", seed, epoch, frame_index) >> 193
 
 
+def derived_seed(purpose: str, seed: int, number: int) -> int:
+    """Make an order seed that is independent of the seed it comes from.
+
+    Args:
+        purpose: A name; different purposes get independent seeds.
+        seed: Order seed of the run; any integer.
+        number: Tells several seeds for one purpose apart.
+
+    Returns:
+        An order seed.
+    """
+    return _mix(purpose, seed, number)
+
+
 def epoch_random(purpose: str, seed: int, epoch: int) -> Random:
     """Open the stream of random numbers that one purpose has in one epoch.
 

@@ -41,14 +41,27 @@ def shard_episodes(frame_counts: Sequence[int], num_shards: int) -> list[list[in
             f"one whole episode. Lower the number of shards to at most {len(counts)}, or select more "
             f"episodes."
         )
+    return deal_episodes(counts, num_shards)
+
+
+def deal_episodes(frame_counts: Sequence[int], num_shards: int) -> list[list[int]]:
+    """Deal episodes to shards as `shard_episodes` does, but let shards go empty where episodes are too few.
+
+    Args:
+        frame_counts: Frames of each episode, at least 1 each.
+        num_shards: Number of shards, at least 1.
+
+    Returns:
+        For each shard the positions it got, ascending.
+    """
     shards: list[list[int]] = [[] for _ in range(num_shards)]
     # (frames so far, shard): tuples compare by load first, then by shard number, which is the tie rule.
     loads = [(0, shard) for shard in range(num_shards)]
     # `sorted` is stable, so equal counts stay in the order of their positions.
-    for position in sorted(range(len(counts)), key=lambda index: -counts[index]):
+    for position in sorted(range(len(frame_counts)), key=lambda index: -frame_counts[index]):
         load, shard = loads[0]
         shards[shard].append(position)
-        heapq.heapreplace(loads, (load + counts[position], shard))
+        heapq.heapreplace(loads, (load + frame_counts[position], shard))
     for members in shards:
         members.sort()
     return shards

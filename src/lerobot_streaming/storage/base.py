@@ -8,11 +8,11 @@ network fault can be injected in one place.
 from __future__ import annotations
 
 from abc import abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lerobot_streaming.errors import FetchError, MissingFileError
+from lerobot_streaming.threads import daemon_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class RangeReader(Protocol):
                 return FileStat(-1, None)
 
         wanted = list(dict.fromkeys(paths))
-        with ThreadPoolExecutor(look_ups, thread_name_prefix="stat") as pool:
+        with daemon_pool(look_ups, "stat") as pool:
             return dict(zip(wanted, pool.map(look_up, wanted), strict=True))
 
     @abstractmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from lerobot_streaming.errors import MissingFileError
 from lerobot_streaming.storage.base import check_path
+from lerobot_streaming.threads import daemon_pool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,13 +93,10 @@ def copy_files(
         finally:
             temporary.unlink(missing_ok=True)
 
-    with ThreadPoolExecutor(_FILES_AT_A_TIME, thread_name_prefix="copy") as pool:
-        copies = [pool.submit(copy, path) for path in files]
+    with daemon_pool(_FILES_AT_A_TIME, "copy") as pool:
         try:
-            for done in copies:
-                done.result()
+            pool.map(copy, files)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
             reader.close()  # Ends the waits of the others.
             raise
 

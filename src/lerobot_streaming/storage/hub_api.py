@@ -6,6 +6,8 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urljoin
 
@@ -82,7 +84,9 @@ class HubApi:
         own = origin_of(url) == origin_of(self.endpoint)
         try:
             headers: dict[str, str] = hub_utils().build_hf_headers(
-                token=self._token if own else False, library_name="lerobot_streaming"
+                token=self._token if own else False,
+                library_name="lerobot_streaming",
+                library_version=_version(),
             )
         except LocalTokenNotFoundError:
             raise AccessError(
@@ -275,6 +279,14 @@ def resolve_commit(
     if not (isinstance(commit, str) and _COMMIT.fullmatch(commit)):
         raise FetchError(f"asking for the commit of {subject}: the Hub's answer names none")
     return commit
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("lerobot_env_streaming")
+    except metadata.PackageNotFoundError:
+        return "unknown"  # Run from its sources, without being installed.
 
 
 def _int(text: str | None) -> int | None:

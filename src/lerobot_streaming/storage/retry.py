@@ -80,6 +80,10 @@ class TransientFault(Exception):  # noqa: N818 - it never reaches a caller, `Ret
         self.throttled = throttled
 
 
+class OutOfTime(TransientFault):
+    """An attempt ended because its operation has to, not because of what the store did."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How long and how often an operation is tried.
@@ -138,12 +142,12 @@ class Deadline:
         """Ends an attempt whose time is over.
 
         Raises:
-            TransientFault: There is no time left, or somebody wants the operation to end.
+            OutOfTime: There is no time left, or somebody wants the operation to end.
         """
         if self.stopped:
-            raise TransientFault("the reader was closed")
+            raise OutOfTime("the reader was closed")
         if self.remaining() <= 0:
-            raise TransientFault("the time was over while bytes were still coming")
+            raise OutOfTime("the time was over while the store was still answering")
 
     def sleep(self, seconds: float) -> None:
         """Waits, but not longer than somebody wants the operation to last.
@@ -206,14 +210,17 @@ class Retrier:
         stop = self.new_stop() if stop is None else stop
         deadline = Deadline(self.policy.deadline_s + num_bytes / self.policy.min_bytes_per_s, stop)
         attempts, spoke = 0, False
+        last: TransientFault | None = None
         while True:
             attempts += 1
             try:
                 return attempt(deadline)
             except TransientFault as fault:
+                # What the store did before says more than that the time was over in the end.
+                last = last if last is not None and isinstance(fault, OutOfTime) else fault
                 wait = self._wait_before(attempts, fault, deadline)
                 if wait is None:
-                    raise FetchError(_give_up(what, attempts, fault, deadline)) from fault
+                    raise FetchError(_give_up(what, attempts, last, deadline)) from last
                 if not spoke and deadline.elapsed() + wait > _SPEAK_UP_S:
                     spoke = True
                     _logger.warning(
@@ -259,4 +266,4 @@ def _give_up(what: str, attempts: int, fault: TransientFault, deadline: Deadline
     advice = "check the network and the store, or allow more time"
     if fault.wait_s:
         advice = f"the store asks to wait {fault.wait_s:.0f} s, come back later"
-    return f"{what} failed: {tries} (limit {deadline.seconds:.0f} s), last fault: {fault}; {advice}"
+    return f"{what} failed: {tries} (limit {deadline.seconds:.1f} s), last fault: {fault}; {advice}"

@@ -9,7 +9,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 _MASK: Final = "***"
 _MIN_SECRET: Final = 4
-_USER_INFO: Final = re.compile(r"(?<=//)[^/@\s]*@")
+_USER_INFO: Final = re.compile(r"(?<=//)[^/\s]*@")
 _QUERY: Final = re.compile(r"""(https?://[^\s?'"<>]+)\?[^\s'"<>)]*""")
 # They say where the store is, which a message should tell.
 _PLAIN_OPTIONS: Final = frozenset({"endpoint_url", "host", "port", "protocol", "region_name", "user_agent"})

@@ -64,8 +64,8 @@ class StreamingDatasetConfig(DatasetConfig):  # type: ignore[misc]  # lerobot is
     streaming_frame_cache_gb: float = 1.0
     # What to do with a damaged episode: 'raise' (stop) or 'skip' (leave it out, logged once).
     streaming_on_error: str = "raise"
-    # No flag: what the dataset held when the run began, saved with the checkpoints so that resume can tell.
-    streaming_data_version: str | None = field(init=False, default=None)
+    # No flag: what the order depends on, saved with the checkpoints so that they can be resumed.
+    streaming_order: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Check the values.

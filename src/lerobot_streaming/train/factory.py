@@ -10,15 +10,15 @@ from lerobot.datasets.factory import resolve_delta_timestamps
 from lerobot.transforms import ImageTransforms
 from lerobot.utils.constants import IMAGENET_STATS
 
+from lerobot_streaming.accelerate_guard import protect_loaders
 from lerobot_streaming.dataset import StreamingLeRobotDataset
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import Options
 from lerobot_streaming.places import DatasetRequest, find_dataset
-from lerobot_streaming.train.accelerate_guard import protect_loaders
+from lerobot_streaming.ranks import rank_and_world
 from lerobot_streaming.train.config import option_values
 from lerobot_streaming.train.held_out import HeldOutDataset
-from lerobot_streaming.train.ranks import world_size
-from lerobot_streaming.train.resume import data_version, resume_order
+from lerobot_streaming.train.resume import record_order
 from lerobot_streaming.train.split import cap_frames, split_episodes
 
 logger = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
     Only metadata is read to split the episodes; nothing else is downloaded.
 
     Args:
-        cfg: The run's validated `TrainPipelineConfig`, with `dataset.streaming` true. What the dataset holds
-            is noted in it, to be saved with the checkpoints.
+        cfg: The run's validated `TrainPipelineConfig`, with `dataset.streaming` true. What the order
+            depends on is noted in it, to be saved with the checkpoints.
 
     Returns:
         The training set, positioned where a resumed run left off, and the held-out set or None.
@@ -80,9 +80,7 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
         if dataset is not None and cfg.dataset.use_imagenet_stats:
             _use_imagenet_stats(dataset.meta)
 
-    version = data_version(train_set)
-    resume_order(cfg, train_set, version)
-    cfg.dataset.streaming_data_version = version
+    record_order(cfg, train_set)
     return train_set, eval_set
 
 
@@ -117,10 +115,11 @@ def _hold_out(cfg: Any, meta: Any, common: dict[str, Any]) -> tuple[list[int], H
         lengths = {episode: rows["length"][episode] for episode in held_out}
         frames_used = cap_frames(held_out, tasks, lengths, cfg.max_eval_samples)
         held_out = list(frames_used)
-    if len(held_out) < world_size():
+    _, world_size = rank_and_world()
+    if len(held_out) < world_size:
         raise OptionError(
             f"--dataset.eval_split={cfg.dataset.eval_split} with --max_eval_samples={cfg.max_eval_samples} "
-            f"holds out {len(held_out)} episode(s) for {world_size()} processes, and each process evaluates "
+            f"holds out {len(held_out)} episode(s) for {world_size} processes, and each process evaluates "
             "whole episodes of its own. Raise them (--max_eval_samples=0 means all), or lower the number of "
             "processes."
         )

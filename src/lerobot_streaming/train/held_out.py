@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lerobot_streaming.dataset import StreamingLeRobotDataset
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 class HeldOutDataset(StreamingLeRobotDataset):
     """The held-out episodes in chronological order, optionally only the first frames of each."""
 
-    ends_evenly: Final = True
-    """Asks the accelerate guard to let all ranks' loaders end after equally many batches."""
+    ends_evenly = True
 
     def __init__(self, *args: Any, frames_used: Mapping[int, int] | None = None, **kwargs: Any) -> None:
         """Open the held-out episodes.

@@ -17,7 +17,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from lerobot_streaming.train.versions import check_lerobot_version, unsupported
+from lerobot_streaming.versions import check_lerobot_version, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable

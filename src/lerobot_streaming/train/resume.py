@@ -15,96 +15,109 @@ from lerobot.configs.train import TRAIN_CONFIG_NAME
 from lerobot.utils.constants import PRETRAINED_MODEL_DIR, TRAINING_STATE_DIR
 
 from lerobot_streaming.errors import OptionError
-from lerobot_streaming.train.ranks import world_size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from lerobot_streaming.dataset import StreamingLeRobotDataset
 
 logger = logging.getLogger(__name__)
 
-_RUN_SETTINGS = ("seed", "num_workers")
-_DATASET_SETTINGS = (
-    "repo_id",
-    "repo_type",
-    "episodes",
-    "eval_split",
-    "streaming_episode_pool_size",
-    "streaming_sampling_strategy",
-    "streaming_byte_budget_gb",
-)
 
+def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
+    """Position the training set, and note in the config what a later run needs to continue its order.
 
-def data_version(dataset: StreamingLeRobotDataset) -> str:
-    """Describe what a training set holds, so that a resumed run can tell whether it still does.
+    lerobot saves the config, the step, the batch size and the number of processes with every checkpoint. What
+    the order depends on besides is noted in the config's `streaming_order`: it stays the same until the
+    settings change, so one note serves all checkpoints of a run.
 
     Args:
-        dataset: The training set.
-
-    Returns:
-        Its commit (when it has one), episodes and frames.
-    """
-    where = dataset.revision or "no commit"
-    return f"{where}, {dataset.num_episodes} episodes, {dataset.num_frames} frames"
-
-
-def resume_order(cfg: Any, dataset: StreamingLeRobotDataset, version: str) -> None:
-    """Position the training set of a resumed run behind the samples that the checkpoint's run has used.
-
-    Args:
-        cfg: The run's validated `TrainPipelineConfig`; does nothing unless it resumes.
-        dataset: The training set, not iterated yet.
-        version: What `data_version` says of it.
+        cfg: The run's validated `TrainPipelineConfig`.
+        dataset: The training set, not iterated yet. When the run resumes, it is placed behind the samples
+            that the checkpoint's run has used.
 
     Raises:
-        OptionError: The order cannot be continued: something that it depends on is unknown or has changed.
+        OptionError: The checkpoint's order cannot be continued: it is not known, or is one of other data.
     """
+    coming = {"batch_size": cfg.batch_size, "num_workers": cfg.num_workers}
+    windows = _windows(dataset)
     if not cfg.resume:
+        dataset.load_state_dict({"epoch": 0, "offset": 0, "batch_size": cfg.batch_size}, **coming)
+        cfg.dataset.streaming_order = _note(0, dataset.state_dict(), windows)
         return
+
     checkpoint: Path = cfg.checkpoint_path
-    saved = json.loads((checkpoint / PRETRAINED_MODEL_DIR / TRAIN_CONFIG_NAME).read_text())
     way_out = (
         f"start a new run from its weights with --policy.path={checkpoint / PRETRAINED_MODEL_DIR} "
         "and without --resume"
     )
-    # Stock lerobot's own streaming class saves none of our settings, and map-style training draws otherwise.
-    if not saved["dataset"].get("streaming") or "streaming_data_version" not in saved["dataset"]:
+    note = _read_note(checkpoint, way_out)
+    step = load_training_step(checkpoint / TRAINING_STATE_DIR)
+    _warn_of_windows(note.get("windows"), windows)
+    batch_size = load_training_batch_size(checkpoint)
+    processes = load_training_num_processes(checkpoint)
+    try:
+        state = {
+            **note["state"],
+            "offset": (step - note["step"]) * batch_size,
+            "batch_size": batch_size,
+        }
+        noted = state["settings"]["world_size"]
+        dataset.load_state_dict(state, **coming)
+    except (OptionError, TypeError, KeyError) as error:
+        raise OptionError(
+            f"--resume=true cannot continue the data order of {checkpoint}: {error} Resume with what the "
+            f"checkpoint was trained on, or {way_out}."
+        ) from error
+    if processes != noted:
+        raise OptionError(
+            f"--resume=true cannot continue the data order of {checkpoint}: it was written by {processes} "
+            f"process(es), but notes an order for {noted}. Start them with torchrun or accelerate launch, or "
+            f"{way_out}."
+        )
+
+    begun = dataset.state_dict()
+    if begun["offset"] == state["offset"] and begun.get("history", []) == state.get("history", []):
+        since = f" since step {note['step']}" if note["step"] else ""
+        logger.info("Resuming the data order behind %d samples of each rank%s", state["offset"], since)
+        cfg.dataset.streaming_order = json.dumps(note)
+    else:
+        logger.info("Resuming in epoch %d with the rest of it dealt anew", begun["epoch"])
+        cfg.dataset.streaming_order = _note(step, begun, windows)
+
+
+def _note(step: int, state: Mapping[str, Any], windows: Mapping[str, Any]) -> str:
+    return json.dumps({"step": step, "state": dict(state), "windows": windows})
+
+
+def _read_note(checkpoint: Path, way_out: str) -> dict[str, Any]:
+    """Read what the checkpoint's run noted; map-style and lerobot's own streaming class note nothing."""
+    saved = json.loads((checkpoint / PRETRAINED_MODEL_DIR / TRAIN_CONFIG_NAME).read_text())["dataset"]
+    try:
+        note = json.loads(saved.get("streaming_order") or "null")
+    except ValueError:
+        note = None
+    if not saved.get("streaming") or not isinstance(note, dict):
         raise OptionError(
             f"--resume=true cannot continue the data order of {checkpoint}: it was not trained with this "
             f"streaming dataset and does not say how it sampled. Resume without streaming, or {way_out}."
         )
+    return note
 
-    differing = [
-        f"{name}: {was!r} in the checkpoint, {now!r} now"
-        for name, (was, now) in _settings(cfg, saved, checkpoint, version).items()
-        if was != now
+
+def _windows(dataset: StreamingLeRobotDataset) -> dict[str, list[int]]:
+    return {key: [int(delta) for delta in deltas] for key, deltas in sorted(dataset.delta_indices.items())}
+
+
+def _warn_of_windows(was: Any, now: Mapping[str, Any]) -> None:
+    """Windows do not change which frames are drawn, so the order goes on; but the items change."""
+    if was == now:
+        return
+    keys = sorted({*(was or {}), *now})
+    texts = [
+        f"{key}: {(was or {}).get(key)} in the checkpoint, {now.get(key)} now"
+        for key in keys
+        if (was or {}).get(key) != now.get(key)
     ]
-    if differing:
-        raise OptionError(
-            f"--resume=true cannot continue the data order of {checkpoint} exactly, because it depends on "
-            f"settings that differ ({'; '.join(differing)}), and resuming with other settings is not "
-            f"supported yet. Resume with the checkpoint's settings, or {way_out}."
-        )
-    step = load_training_step(checkpoint / TRAINING_STATE_DIR)
-    dataset.load_state_dict({"epoch": 0, "offset": step * cfg.batch_size, "batch_size": cfg.batch_size})
-    logger.info("Resuming the data order behind %d samples of each rank", step * cfg.batch_size)
-
-
-def _settings(cfg: Any, saved: dict[str, Any], checkpoint: Path, version: str) -> dict[str, tuple[Any, Any]]:
-    """Pair what the order depends on: the checkpoint's value and the current one, by the name users know."""
-    pairs = {f"--{name}": (saved[name], getattr(cfg, name)) for name in _RUN_SETTINGS}
-    pairs |= {
-        f"--dataset.{name}": (saved["dataset"].get(name), getattr(cfg.dataset, name, None))
-        for name in _DATASET_SETTINGS
-    }
-    drop = "drop_n_last_frames"
-    trainable = "reward_model" if cfg.is_reward_model_training else "policy"
-    pairs[f"--{trainable}.{drop}"] = (
-        saved[trainable].get(drop, getattr(cfg.trainable_config, drop, 0)),
-        getattr(cfg.trainable_config, drop, 0),
-    )
-    pairs["--batch_size"] = (load_training_batch_size(checkpoint), cfg.batch_size)
-    pairs["number of processes"] = (load_training_num_processes(checkpoint), world_size())
-    pairs["the dataset"] = (saved["dataset"]["streaming_data_version"], version)
-    return pairs
+    logger.warning("The items have other windows than those of the checkpoint's run (%s)", "; ".join(texts))

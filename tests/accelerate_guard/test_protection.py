@@ -10,9 +10,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lerobot_streaming import StreamingLeRobotDataset
-from lerobot_streaming.errors import OptionError
-from lerobot_streaming.train.accelerate_guard import protect_loaders
-from lerobot_streaming.train.versions import UnsupportedVersionError
+from lerobot_streaming.accelerate_guard import protect_loaders
+from lerobot_streaming.errors import OptionError, UnsupportedVersionError
 from tests.support.datasets import REPO_ID
 
 if TYPE_CHECKING:

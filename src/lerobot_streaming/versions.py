@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 
-from lerobot_streaming.errors import StreamingError
+from lerobot_streaming.errors import UnsupportedVersionError
 
 SUPPORTED_LEROBOT = "0.6."
 """Start of the lerobot versions that the patches were written against."""
-
-
-class UnsupportedVersionError(StreamingError, RuntimeError):
-    """An installed package is of a version that the training integration does not know."""
 
 
 def unsupported(package: str, what: str) -> UnsupportedVersionError:

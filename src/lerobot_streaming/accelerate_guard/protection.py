@@ -1,10 +1,4 @@
-"""Keep accelerate from re-sharding or dispatching loaders over our datasets.
-
-`Accelerator.prepare` treats every `IterableDataset` as one stream for the whole job: rank 0 reads it and
-sends slices to the others (which loses the other ranks' episodes and fails on strings), or every rank reads
-everything and keeps its part. Our datasets shard themselves, so their loaders are placed on the device and
-left alone.
-"""
+"""What `Accelerator.prepare` does with a loader over one of our datasets: place it on the device, no more."""
 
 from __future__ import annotations
 
@@ -16,16 +10,17 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from lerobot_streaming.accelerate_guard.announced_epochs import follow_the_dataset
+from lerobot_streaming.accelerate_guard.even_batches import EvenBatches
 from lerobot_streaming.errors import OptionError
-from lerobot_streaming.train.even_batches import EvenBatches
-from lerobot_streaming.train.versions import unsupported
+from lerobot_streaming.versions import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-_MODULE: Final = "accelerate.accelerator"
+MODULE: Final = "accelerate.accelerator"
 _HOOK: Final = "prepare_data_loader"
 _MARK: Final = "_lerobot_streaming"
 _USED_ARGUMENTS: Final = {
@@ -56,12 +51,12 @@ def protect_loaders(*, required: bool = False) -> None:
     if not required and importlib.util.find_spec("accelerate") is None:
         return
     # `Accelerator` looks the function up in its own module, so this one name is all there is to change.
-    module = importlib.import_module(_MODULE)
+    module = importlib.import_module(MODULE)
     original = getattr(module, _HOOK, None)
     if getattr(original, _MARK, False):
         return
     if not callable(original) or not inspect.signature(original).parameters.keys() >= _USED_ARGUMENTS:
-        raise unsupported("accelerate", f"{_MODULE}.{_HOOK}")
+        raise unsupported("accelerate", f"{MODULE}.{_HOOK}")
     setattr(module, _HOOK, _guarded(original))
 
 
@@ -87,6 +82,7 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
             torch_device_mesh=None,
         )
         prepared = original(*call.args, **call.kwargs)
+        follow_the_dataset(prepared)
         if processes > 1 and getattr(dataloader.dataset, "ends_evenly", False):
             return EvenBatches(prepared, call.arguments["device"])
         return prepared
@@ -131,8 +127,9 @@ def _lower_workers(dataloader: Any, rank: int, processes: int) -> None:
     """Lower a worker count above the number of episodes of this rank: a worker without an episode cannot run.
 
     It is done here rather than in the run's config, so that each loader keeps as many workers as it can use,
-    and so that a checkpoint records the number that was asked for, from which each rank derives its own.
+    and so that a state records the number that was asked for, from which each rank derives its own.
     """
+    dataloader.dataset.expect_workers(dataloader.num_workers)
     episodes = dataloader.dataset.num_episodes_for_rank(rank, processes)
     if dataloader.num_workers > episodes:
         logger.warning(
