@@ -236,7 +236,7 @@ def test_anchors_at_the_ends_can_be_left_out(shelf: Shelf) -> None:
     assert sorted(_order(items)) == sorted(sampler)
     # Windows still reach what is no anchor any more.
     assert not any(item["action_is_pad"].any() for item in items)
-    with pytest.raises(OptionError, match="drop_n_last_frames must be >= 0, got -1"):
+    with pytest.raises(OptionError, match="drop_n_last_frames must be an integer >= 0, got -1"):
         dataset.limit_anchors(drop_n_last_frames=-1)
     with pytest.raises(ShardingError, match="No frame is left"):
         dataset.limit_anchors(drop_n_last_frames=1000)

@@ -81,10 +81,10 @@ def test_a_stale_tag_decides(streamed: Dataset, root: Path, expected: Items, oth
     assert_streams(expected, dataset)
 
 
-def test_a_compatible_older_tag_and_none_at_all(hub: LoopbackHub, streamed: Dataset, root: Path) -> None:
+def test_a_dataset_without_a_tag_needs_a_revision(hub: LoopbackHub, streamed: Dataset, root: Path) -> None:
     assert streamed.commit
     untagged = hub.add_dataset("owner/untagged", root)
-    with pytest.raises(RuntimeError, match="tag"):  # lerobot's own words
+    with pytest.raises(MissingFileError, match=r"no tag of a format version .* Pass the branch or commit"):
         open_set("owner/untagged")
     assert open_set("owner/untagged", revision="main").revision == untagged.commit
 

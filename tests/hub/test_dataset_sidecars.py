@@ -159,7 +159,7 @@ def test_pushing_twice_is_no_error(streamed: Dataset, monkeypatch: pytest.Monkey
         (READ_TOKEN, (), "right to write to dataset 'owner/set'"),
         (READ_TOKEN, ("--repo-type", "bucket", "--repo-id", BUCKET), "right to write to bucket"),
         (None, (), "no token was sent"),
-        (TOKEN, ("--episodes", "2"), "leave out --episodes"),
+        (TOKEN, ("--episodes", "2", "--output", "part.npz"), "leave out --episodes"),
         (TOKEN, ("--shard-index", "0", "--num-shards", "2"), "leave out --num-shards"),
         (TOKEN, ("--data-root", "s3://store/set"), "leave out --data-root"),
         (TOKEN, ("--root", "{root}"), "a local or unpinned root"),

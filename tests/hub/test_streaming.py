@@ -107,7 +107,9 @@ class FillMemory:
 
 
 @pytest.mark.usefixtures("lerobot_home")
-@pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("num_workers", "start"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
 def test_memory(root: Path, expected: Items, num_workers: int, start: str | None) -> None:
     fill = FillMemory(_files(root))
     fill()
