@@ -136,8 +136,8 @@ def first_batch(root: Path) -> dict[str, float]:
         root: The local directory; streaming a little of it imports every module.
 
     Returns:
-        Seconds to the open dataset and to the first batch, and bytes on the disk before and after; and seconds
-        to the first batch from the local directory, which say how busy the machine is.
+        Seconds to the open dataset and to the first batch, and bytes on the disk before and after; and
+        seconds to the first batch from the local directory, which say how busy the machine is.
     """
     for module in ("httpx", "huggingface_hub.utils", "lerobot_streaming.storage.hub"):
         import_module(module)
