@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fsspec
 import pytest
 
 from lerobot_streaming import StreamingLeRobotDataset
@@ -168,6 +169,20 @@ def test_data_may_lie_apart_from_the_metadata(
     shutil.move(root / "videos", tmp_path / "payload" / "videos")
     assert run(root, "--data-root", tmp_path / "payload", "--output", tmp_path / "x.npz") == 0
     assert open_sidecar(written(capsys)).identity.data_root == str(tmp_path / "payload")
+
+
+def test_data_may_lie_in_any_fsspec_store(
+    root: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = fsspec.filesystem("memory")
+    for name in all_videos(root):
+        store.pipe_file(f"/cli-set/{name}", (root / name).read_bytes())
+    shutil.rmtree(root / "videos")
+    assert run(root, "--data-root", "memory://cli-set", "--output", tmp_path / "x.npz") == 0
+    sidecar = open_sidecar(written(capsys))
+    assert sidecar.identity.data_root == "memory://cli-set"
+    assert list(sidecar.files) == list(sidecar.identity.source_fingerprints)
+    store.rm("/cli-set", recursive=True)
 
 
 def test_a_limit_on_the_header(root: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
