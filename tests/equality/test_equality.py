@@ -50,8 +50,12 @@ def windows_of(root: Path) -> dict[str, list[float]]:
     return dict.fromkeys([*cameras, STATE, ACTION], WINDOW)
 
 
+TWO_QUICK = {"av1", "h264_bframes", "images", "depth_video_mm", "language", "odd_features", "rotating_files"}
+"""Kinds of which windows with transforms are compared by default too."""
+
+
 def combination(kind: str, *, windows: bool, uint8: bool, transform: bool) -> Any:
-    """Mark all but two combinations of every kind as slow."""
+    """Mark all but one or two combinations of every kind as slow."""
     name = "-".join(
         [
             kind,
@@ -60,7 +64,9 @@ def combination(kind: str, *, windows: bool, uint8: bool, transform: bool) -> An
             "transform" if transform else "plain",
         ]
     )
-    quick = (windows, uint8, transform) in ((False, True, False), (True, False, True))
+    quick = (windows, uint8, transform) == (False, True, False) or (
+        kind in TWO_QUICK and (windows, uint8, transform) == (True, False, True)
+    )
     return pytest.param(kind, windows, uint8, transform, id=name, marks=() if quick else pytest.mark.slow)
 
 
@@ -205,7 +211,7 @@ def _loader(dataset: StreamingLeRobotDataset, workers: int, method: str) -> Data
 @pytest.mark.parametrize(
     ("kind", "workers", "method"),
     [
-        ("rotating_files", 1, "spawn"),
+        pytest.param("rotating_files", 1, "spawn", marks=pytest.mark.slow),
         ("h264_bframes", 2, "spawn"),
         ("language", 2, "forkserver"),
         # Python 3.12 warns of any fork of a process that runs threads, and torch alone starts some.

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
 type Items = Mapping[int, Item]
 
 
-@pytest.mark.parametrize(("num_workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("num_workers", "start"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+)
 def test_a_private_dataset(streamed: Dataset, expected: Items, num_workers: int, start: str | None) -> None:
     dataset = open_set(token=READ_TOKEN)
     assert (dataset.revision, dataset.repo_type) == (streamed.commit, "dataset")

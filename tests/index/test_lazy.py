@@ -333,6 +333,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_builder_killed_at_any_instant_harms_nothing(tmp_path: Path) -> None:
     data = Data(tmp_path, count=30)
     source = str(Path(__file__).parents[2] / "src")
