@@ -239,7 +239,7 @@ def test_anchors_at_the_ends_can_be_left_out(shelf: Shelf) -> None:
     with pytest.raises(OptionError, match="drop_n_last_frames must be an integer >= 0, got -1"):
         dataset.limit_anchors(drop_n_last_frames=-1)
     with pytest.raises(ShardingError, match="No frame is left"):
-        dataset.limit_anchors(drop_n_last_frames=1000)
+        StreamingLeRobotDataset(REPO_ID, root).limit_anchors(drop_n_last_frames=1000)
 
 
 def test_it_pickles_before_and_after_iteration_and_stays_small(shelf: Shelf) -> None:
