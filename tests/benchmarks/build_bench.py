@@ -24,8 +24,9 @@ from tests.index.long_moov import Sparse, big_head, big_source
 from tests.index.videos import video
 
 _BUILD = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
+from lerobot_streaming.cli.process_facts import peak_rss_mib
 from lerobot_streaming.index import SidecarIdentity, build_sidecar
 from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.storage.local import LocalReader
@@ -34,14 +35,14 @@ sizes = []
 reader = CountedReader(LocalReader(folder / "data"), sizes.append)
 paths = (folder / "data").rglob("*.mp4")
 files = {p.relative_to(folder / "data").as_posix(): p.stat().st_size for p in paths}
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+base = peak_rss_mib()
 begin = time.perf_counter()
 identity = SidecarIdentity("bench/build", "main", reader.root)
 build_sidecar(folder / "x.npz", identity, files, reader, workers=workers)
 seconds = time.perf_counter() - begin
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = peak_rss_mib()
 print(json.dumps({"files": len(files), "seconds": seconds, "bytes_read": sum(sizes), "reads": len(sizes),
-                  "data_bytes": sum(files.values()), "base_mib": base / 1024, "peak_mib": peak / 1024}))
+                  "data_bytes": sum(files.values()), "base_mib": base, "peak_mib": peak}))
 """
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import random
-import resource
 from collections import Counter
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from lerobot_streaming.cli.process_facts import peak_rss_mib
 from lerobot_streaming.errors import Mp4Error
 from lerobot_streaming.index import codec_extradata
 from tests.index.videos import EDITED, index, video
@@ -141,7 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     begin = perf_counter()
     outcome = fuzz(options.mutations, options.seed)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_rss_mib() or 0.0
     print(
         f"{options.mutations} files in {perf_counter() - begin:.0f} s: {dict(outcome.counts)}; slowest "
         f"{outcome.slowest_s * 1e3:.1f} ms ({len(outcome.slowest)} bytes), peak memory {peak:.0f} MiB"

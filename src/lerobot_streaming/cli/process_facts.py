@@ -22,6 +22,23 @@ def pss_mib(pid: int) -> float | None:
     return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("Pss:")), None)
 
 
+def peak_rss_mib() -> float | None:
+    """Largest resident memory that this process has had since it began to run its program.
+
+    `getrusage` would also count what the process that started it had: that figure outlives an exec.
+
+    Returns:
+        MiB, or None where the system does not tell.
+    """
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    return next(
+        (int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("VmHWM:")), None
+    )
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Processor time that a process has used, over all of its threads.
 
