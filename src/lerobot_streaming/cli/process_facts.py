@@ -15,11 +15,7 @@ def pss_mib(pid: int) -> float | None:
     Returns:
         MiB, or None where the system does not tell.
     """
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("Pss:")), None)
+    return _mib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
 
 
 def peak_rss_mib() -> float | None:
@@ -30,13 +26,7 @@ def peak_rss_mib() -> float | None:
     Returns:
         MiB, or None where the system does not tell.
     """
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    return next(
-        (int(line.split()[1]) / 1024 for line in text.splitlines() if line.startswith("VmHWM:")), None
-    )
+    return _mib(Path("/proc/self/status"), "VmHWM:")
 
 
 def cpu_seconds(pid: int) -> float | None:
@@ -60,3 +50,12 @@ def cpu_seconds(pid: int) -> float | None:
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _mib(path: Path, label: str) -> float | None:
+    """Reads one of the kernel's lines of the form `Label:  123 kB`."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(label)), None)

@@ -124,8 +124,8 @@ class PartialIndex(SampleIndex):
         if self._open_complete() is not None:
             return
         wanted = {path: self._files[path] for path in paths if path not in self._sources}
-        sources = index_files(wanted, self._reader, workers=self._threads, parts=self._parts)
-        self._sources.update((source.path, source) for source in sources)
+        for source in index_files(wanted, self._reader, workers=self._threads, parts=self._parts):
+            self._keep(source.path, source)
 
     def load_ahead(self, paths: Iterable[str]) -> None:
         """Lets threads index files in the order in which they will be needed; a new call replaces the order.
