@@ -15,6 +15,7 @@ from lerobot_streaming import stats as stats_table
 from lerobot_streaming.accelerate_guard import protect_when_imported, refuse_unprotected_loader
 from lerobot_streaming.errors import OptionError, StreamingError
 from lerobot_streaming.items import Item
+from lerobot_streaming.memory.batches import Sample, share_batches
 from lerobot_streaming.opening import DEPTH_UNITS, delta_indices, item_spec, open_dataset
 from lerobot_streaming.options import VIDEO_BACKENDS, Options, check_choice, is_integer
 from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
@@ -307,9 +308,10 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
             raise
         self._resume.begin(begun)
         with closing(stream):
+            shared = in_worker() and share_batches()
             for _, item in stream:
                 begun.offset += 1
-                yield item
+                yield Sample(item) if shared else item
         self._resume.finish(begun)
 
     def __getitem__(self, index: Any) -> Any:

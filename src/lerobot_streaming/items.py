@@ -10,11 +10,13 @@ import torch
 
 from lerobot_streaming import lerobot_values
 from lerobot_streaming.errors import OptionError, RowError
+from lerobot_streaming.memory.pixels import PixelMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import av
+    from numpy.typing import NDArray
 
     from lerobot_streaming.decode.colour import ColourConverter
     from lerobot_streaming.episodes.layout import DatasetLayout
@@ -97,6 +99,7 @@ class ItemBuilder:
         """Prepares the windows."""
         self._layout = layout
         self._spec = spec
+        self._memory = PixelMemory()
         self._offsets = {
             key: np.asarray(indices, dtype=np.int64) for key, indices in spec.delta_indices.items()
         }
@@ -135,12 +138,11 @@ class ItemBuilder:
         reached = {key: frame + offsets for key, offsets in self._offsets.items()}
         for key, column in rows.columns.items():
             if key in reached:
-                chosen = np.clip(reached[key], 0, length - 1)
-                item[key] = self._window(key, column, chosen, position)
+                item[key] = self._window(key, column, reached[key], position)
             elif key in self._spec.image_keys:
                 item[key] = self._image(key, column[frame], position)
-            elif isinstance(column, torch.Tensor):
-                item[key] = column[frame].clone()
+            elif isinstance(column, np.ndarray):
+                item[key] = _tensor(np.array(column[frame]))
             else:
                 item[key] = _own(column[frame])
         for key, indices in reached.items():
@@ -158,21 +160,25 @@ class ItemBuilder:
         if depth is not None:
             codes = torch.stack([converter.depth_codes(one) for one in frames])
             return lerobot_values.dequantize(codes, depth).squeeze(0)
+        shape: tuple[int, ...] = (len(frames), 3, frames[0].height, frames[0].width)
         if len(frames) == 1:
-            pixels = converter.rgb(frames[0])
-        else:
-            pixels = torch.empty((len(frames), 3, frames[0].height, frames[0].width), dtype=torch.uint8)
-            for number, one in enumerate(frames):
-                converter.rgb(one, pixels[number])
-        return pixels if self._spec.return_uint8 else pixels.to(torch.float32).div_(255)
+            shape = shape[1:]
+        pixels = self._memory.empty(shape)
+        planes = pixels.numpy().reshape(-1, *shape[-3:])
+        for number, one in enumerate(frames):
+            converter.rgb(one, planes[number])
+        if self._spec.return_uint8:
+            return pixels
+        return self._memory.empty(shape, np.float32).copy_(pixels).div_(255)
 
     def _window(
-        self, key: str, column: torch.Tensor | list[Any], chosen: np.ndarray[Any, Any], position: int
+        self, key: str, column: NDArray[Any] | list[Any], reached: NDArray[np.int64], position: int
     ) -> torch.Tensor:
-        """The rows of a window, stacked."""
-        if isinstance(column, torch.Tensor):
-            return column[torch.from_numpy(chosen)]
-        rows = [column[number] for number in chosen.tolist()]
+        """The rows of a window, stacked; beyond the episode's ends its first or last row."""
+        if isinstance(column, np.ndarray):
+            return _tensor(column.take(reached, axis=0, mode="clip"))
+        last = len(column) - 1
+        rows = [column[min(max(number, 0), last)] for number in reached.tolist()]
         if key in self._spec.image_keys:
             return torch.stack([self._image(key, row, position) for row in rows])
         if not all(isinstance(row, torch.Tensor) for row in rows):
@@ -207,6 +213,12 @@ class ItemBuilder:
                 f"meta/tasks.parquet has {len(self._spec.tasks)} tasks. Repair the row or add the task."
             )
         return self._spec.tasks[task]
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor over an array's memory; an empty one gets the strides that PyTorch gives it."""
+    tensor = torch.from_numpy(array)
+    return tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def _own(value: Any) -> Any:

@@ -11,7 +11,6 @@ import itertools
 import os
 import random
 import weakref
-from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
@@ -25,9 +24,10 @@ from lerobot_streaming.decode.colour import ColourConverter
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.decode.lookahead import LookAhead, window_length
 from lerobot_streaming.decode.ordered import OrderedPipeline, Slot
+from lerobot_streaming.decode.window import DrawWindow
 from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
 from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload
-from lerobot_streaming.errors import ByteBudgetError
+from lerobot_streaming.errors import ByteBudgetError, StreamingError
 from lerobot_streaming.items import Item, ItemBuilder, transform_images
 from lerobot_streaming.plan import sample_seed
 
@@ -47,9 +47,9 @@ QUEUE_BYTES: Final = 1024**3
 """Bytes of finished items kept ahead per worker; the queue is shortened when items are so large that
 `decoded_queue_size` of them would need more."""
 
-_WINDOW_STEP: Final = 64
-"""Draws by which the look-ahead window grows per delivered item until it is full, so that the first item does
-not wait for it."""
+_EARLY_PER_THREAD: Final = 2
+"""Draws per decode thread whose GOPs are decoded before their turn, so that no thread is idle while another
+one's long GOP holds the queue up."""
 
 _JOIN_TIMEOUT_S: Final = 1.0
 
@@ -186,19 +186,21 @@ class EpisodeStream:
         lengths = [int(length) for length in parts.layout.lengths]
         lookahead = LookAhead(lengths, parts.items.camera_windows)
         self._lookahead = lookahead
-        self._window_length = self._queue_size
+        length = self._queue_size
         if parts.frame_cache_bytes:
-            self._window_length = window_length(
-                parts.frame_cache_bytes, parts.draw_frame_bytes, self._queue_size
-            )
-        self._window: deque[Draw] = deque()
+            length = window_length(parts.frame_cache_bytes, parts.draw_frame_bytes, length)
         self._converters = local()
         self._closed = False
-        self._pipeline: OrderedPipeline[_Task, tuple[Draw, Item]] = OrderedPipeline(
-            self._decode, threads=parts.decode_threads, name="lerobot-streaming-decode"
-        )
         self._frames = FrameCache(
-            parts.frame_cache_bytes, lookahead, parts.decoders, parts.stats, self._pipeline.cancelled
+            parts.frame_cache_bytes, lookahead, parts.decoders, parts.stats, lambda: self._closed
+        )
+        self._window: DrawWindow[Draw] = DrawWindow(
+            lookahead,
+            self._frames,
+            budget_bytes=parts.frame_cache_bytes,
+            length=length,
+            early=_EARLY_PER_THREAD * parts.decode_threads,
+            place=lambda draw: (draw.position, draw.frame),
         )
         self._fetcher = EpisodeFetcher(
             layout=parts.layout,
@@ -212,6 +214,13 @@ class EpisodeStream:
             threads=parts.fetch_threads,
             stats=parts.stats,
         )
+        # Last: its threads use all the rest.
+        self._pipeline: OrderedPipeline[_Task, tuple[Draw, Item]] = OrderedPipeline(
+            self._decode,
+            threads=parts.decode_threads,
+            name="lerobot-streaming-decode",
+            idle=self._decode_early,
+        )
         _running.add(self)
 
     def __iter__(self) -> Iterator[tuple[Draw, Item]]:
@@ -223,7 +232,7 @@ class EpisodeStream:
                 self._fill_window()
                 self._submit()
                 if not len(self._pipeline):
-                    if self._window:
+                    if len(self._window):
                         self._raise_no_room()
                     return
                 begin = perf_counter()
@@ -256,20 +265,18 @@ class EpisodeStream:
         self._parts.stats.put("frame_cache_bytes", 0)
 
     def _fill_window(self) -> None:
-        room = self._window_length - len(self._window) - len(self._pipeline)
-        for draw in itertools.islice(self._draws, max(0, min(room, _WINDOW_STEP))):
-            self._lookahead.add(draw.position, draw.frame)
-            self._window.append(draw)
+        for draw in itertools.islice(self._draws, self._window.room(len(self._pipeline))):
+            self._window.add(draw)
 
     def _submit(self) -> None:
-        while self._window and len(self._pipeline) < self._queue_size:
-            payload = self._fetcher.claim(self._window[0].position)
+        while len(self._window) and len(self._pipeline) < self._queue_size:
+            payload = self._fetcher.claim(self._window.first.position)
             if payload is None:
                 return
-            self._pipeline.submit((self._window.popleft(), payload))
+            self._pipeline.submit((self._window.take(), payload))
 
     def _raise_no_room(self) -> None:
-        position = self._window[0].position
+        position = self._window.first.position
         raise ByteBudgetError(
             f"Episode {self._parts.layout.episode_index[position]} does not fit: "
             f"{self.cache.reserved_bytes} of {self.cache.budget_bytes} bytes stay reserved while nothing is "
@@ -302,6 +309,27 @@ class EpisodeStream:
         self._frames.draw_done(position, draw.frame, payload.videos)
         self._parts.stats.add("camera_samples", len(frames))
         return draw, item
+
+    def _decode_early(self) -> bool:
+        """Decodes for a coming draw; runs in a decode thread that has nothing else to do."""
+        found = self._window.next_early(self._fetcher.hold)
+        if found is None:
+            return False
+        number, draw, payload = found
+        try:
+            decoded = False
+            for camera, video in enumerate(payload.videos):
+                wanted = self._lookahead.frames_of(camera, draw.position, draw.frame)
+                decoded |= self._frames.warm(draw.position, camera, video, wanted)
+            if decoded:
+                self._window.decoded_early(number)
+        except StreamingError:
+            # The draw itself meets the same error, and raises it in its turn.
+            return False
+        finally:
+            del payload, found
+            self._fetcher.draw_done(draw.position)
+        return True
 
     def _transform(self, draw: Draw, item: Item, transforms: Callable[[Any], Any]) -> None:
         """Transforms in the consumer's thread: the seeded generators are the process's own."""

@@ -59,32 +59,25 @@ class ColourConverter:
         """Makes a converter that has seen no format yet."""
         self._reformatters: dict[tuple[Any, ...], tuple[VideoReformatter, bool]] = {}
 
-    def rgb(self, frame: av.VideoFrame, out: torch.Tensor | None = None) -> torch.Tensor:
+    def rgb(self, frame: av.VideoFrame, out: NDArray[np.uint8]) -> None:
         """Converts a frame to RGB.
 
         Args:
             frame: Any decoded video frame.
-            out: uint8 tensor (3, H, W), contiguous, to write into; a new one when None.
-
-        Returns:
-            uint8 tensor (3, H, W) that owns its memory, or `out`.
+            out: Where the pixels go, uint8 (3, H, W).
         """
         key = (frame.format.name, frame.width, frame.height, frame.colorspace, frame.color_range)
         known = self._reformatters.get(key)
         if known is None:
             known = self._reformatters[key] = (VideoReformatter(), self._planar_agrees(frame))
         reformatter, planar = known
-        if out is None:
-            out = torch.empty((3, frame.height, frame.width), dtype=torch.uint8)
-        pixels = out.numpy()
         if planar:
             converted = reformatter.reformat(frame, format="gbrp")
             for channel, number in enumerate(_PLANES_OF_RGB):
-                np.copyto(pixels[channel], _plane(converted, number))
+                np.copyto(out[channel], _plane(converted, number))
         else:
             packed = reformatter.reformat(frame, format="rgb24").to_ndarray()
-            np.copyto(pixels, packed.transpose(2, 0, 1))
-        return out
+            np.copyto(out, packed.transpose(2, 0, 1))
 
     @staticmethod
     def depth_codes(frame: av.VideoFrame) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
@@ -13,7 +14,7 @@ from lerobot_streaming.decode.decoders import decode_run
 from lerobot_streaming.errors import DecodeError, PipelineClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lerobot_streaming.decode.decoders import DecoderPool
     from lerobot_streaming.decode.lookahead import LookAhead
@@ -33,6 +34,14 @@ class _Gop:
 def frame_bytes(frame: av.VideoFrame) -> int:
     """Bytes of a decoded frame's planes, line padding included."""
     return sum(plane.buffer_size for plane in frame.planes)
+
+
+def _by_gop(video: EpisodeVideo, frames: Sequence[int]) -> dict[int, set[int]]:
+    """The samples of some frames, by the sync sample that they decode from."""
+    samples: dict[int, set[int]] = {}
+    for frame in frames:
+        samples.setdefault(video.start_of_frame[frame], set()).add(video.sample_of_frame[frame])
+    return samples
 
 
 class FrameCache:
@@ -64,6 +73,7 @@ class FrameCache:
         self._stats = stats
         self._cancelled = cancelled
         self._gops: dict[tuple[int, int, int], _Gop] = {}
+        self._frame_bytes: dict[int, int] = {}
         self._bytes = 0
         self._lock = Lock()
 
@@ -71,6 +81,31 @@ class FrameCache:
     def num_bytes(self) -> int:
         """Bytes of the frames kept now; at most the budget."""
         return self._bytes
+
+    def warm(self, position: int, camera: int, video: EpisodeVideo, wanted: Sequence[int]) -> bool:
+        """Decodes and keeps frames that a coming draw wants, unless they are kept already.
+
+        Args:
+            position: Position of the episode.
+            camera: Number of the camera.
+            video: Its mini-MP4.
+            wanted: Frame numbers.
+
+        Returns:
+            Whether anything was decoded.
+
+        Raises:
+            DecodeError: As for `frames`.
+            PipelineClosedError: Decoding was cancelled.
+        """
+        decoded = False
+        for start, samples in _by_gop(video, wanted).items():
+            with self._gop((position, camera, start)) as gop:
+                missing = samples - gop.frames.keys()
+                if missing:
+                    self._decode(position, camera, video, start, missing, gop)
+                    decoded = True
+        return decoded
 
     def frames(
         self, position: int, camera: int, video: EpisodeVideo, wanted: Sequence[int]
@@ -91,11 +126,14 @@ class FrameCache:
             PipelineClosedError: Decoding was cancelled.
         """
         found: dict[int, av.VideoFrame] = {}
-        for start in dict.fromkeys(video.start_of_frame[frame] for frame in wanted):
-            samples = {
-                video.sample_of_frame[frame] for frame in wanted if video.start_of_frame[frame] == start
-            }
-            found |= self._gop_frames(position, camera, video, start, samples)
+        for start, samples in _by_gop(video, wanted).items():
+            with self._gop((position, camera, start)) as gop:
+                kept = {sample: gop.frames[sample] for sample in samples if sample in gop.frames}
+                self._stats.add("frames_from_cache", len(kept))
+                missing = samples - kept.keys()
+                found |= kept
+                if missing:
+                    found |= self._decode(position, camera, video, start, missing, gop)
         return [found[video.sample_of_frame[frame]] for frame in wanted]
 
     def draw_done(self, position: int, frame: int, videos: Sequence[EpisodeVideo]) -> None:
@@ -127,22 +165,15 @@ class FrameCache:
             self._gops.clear()
             self._bytes = 0
 
-    def _gop_frames(
-        self, position: int, camera: int, video: EpisodeVideo, start: int, samples: set[int]
-    ) -> dict[int, av.VideoFrame]:
-        """The frames of some samples of one GOP, by sample."""
-        key = (position, camera, start)
+    @contextmanager
+    def _gop(self, key: tuple[int, int, int]) -> Iterator[_Gop]:
+        """The kept frames of a GOP, which no other thread decodes meanwhile."""
         with self._lock:
             gop = self._gops.setdefault(key, _Gop())
             gop.users += 1
         try:
             with gop.lock:
-                found = {sample: gop.frames[sample] for sample in samples if sample in gop.frames}
-                self._stats.add("frames_from_cache", len(found))
-                missing = samples - found.keys()
-                if missing:
-                    found |= self._decode(position, camera, video, start, missing, gop)
-                return found
+                yield gop
         finally:
             with self._lock:
                 gop.users -= 1
@@ -152,13 +183,16 @@ class FrameCache:
     def _decode(
         self, position: int, camera: int, video: EpisodeVideo, start: int, missing: set[int], gop: _Gop
     ) -> dict[int, av.VideoFrame]:
-        """Decodes a GOP from its sync sample to the last wanted sample, keeping what the window wants."""
-        ahead: set[int] = set()
+        """Decodes a GOP from its sync sample as far as it pays, keeping what the window wants."""
+        wanted, last = missing, max(missing)
         if self._budget_bytes:
+            # Decoding on to a frame that a later draw wants costs less than the run from the sync sample that
+            # this draw would cost, unless the frame cannot be kept.
             coming = self._lookahead.wanted(camera, position, video.frames_of_start[start])
-            ahead = {video.sample_of_frame[frame] for frame in coming} - gop.frames.keys()
-        wanted = missing | ahead
-        last = max(wanted)
+            samples = (video.sample_of_frame[frame] for frame in coming)
+            ahead = [sample for sample in samples if sample not in gop.frames]
+            wanted = missing | set(ahead[: self._num_fitting(camera)])
+            last = max(wanted)
         begin = perf_counter()
         try:
             with self._decoders.lend(video.stream(start)) as decoder:
@@ -184,6 +218,11 @@ class FrameCache:
             self._keep(gop, frames, camera, position, video.frames_of_start[start], video.sample_of_frame)
         return {sample: frames[sample] for sample in missing}
 
+    def _num_fitting(self, camera: int) -> int | None:
+        """How many frames of a camera the cache has room for; None before the first has come."""
+        size = self._frame_bytes.get(camera)
+        return None if size is None else (self._budget_bytes - self._bytes) // size
+
     def _keep(
         self,
         gop: _Gop,
@@ -202,7 +241,7 @@ class FrameCache:
                 frame = decoded.get(sample)
                 if frame is None or sample in gop.frames:
                     continue
-                size = frame_bytes(frame)
+                size = self._frame_bytes[camera] = frame_bytes(frame)
                 if self._bytes + size > self._budget_bytes:
                     break
                 gop.frames[sample] = frame

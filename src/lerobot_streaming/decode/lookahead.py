@@ -1,9 +1,9 @@
 """What the coming draws want: the look-ahead window over the plan.
 
 The plan is known, so when a GOP is decoded for one anchor, every frame of it that a draw inside the window
-wants is kept until that draw. The window counts, per episode and camera, how many of its draws want each
-frame; a decoded frame is worth keeping exactly while its count is above zero. Because each kept frame is
-wanted by a draw of the window, the window's length bounds the kept bytes.
+wants is kept until that draw. The window knows, per episode and camera, which of its draws want each frame; a
+decoded frame is worth keeping exactly while there is one. Because each kept frame is wanted by a draw of the
+window, the window's length bounds the kept bytes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def window_length(cache_bytes: int, bytes_per_draw: int, in_flight: int) -> int:
 
 @dataclass(slots=True)
 class _EpisodeWants:
-    """Wants of one episode: per camera the count of each frame, and the draws that make them up."""
+    """Wants of one episode: per camera each wanted frame with the draws that want it, oldest first."""
 
-    counts: list[list[int]]
+    uses: list[dict[int, list[int]]]
     draws: int = 0
 
 
 class LookAhead:
-    """Counts how many draws of the window want each frame of each camera.
+    """Knows which draws of the window want each frame of each camera. Thread-safe.
 
     Args:
         lengths: Frames of each episode, by position.
@@ -58,6 +58,7 @@ class LookAhead:
         self._windows = [tuple(window) for window in windows]
         self._episodes: dict[int, _EpisodeWants] = {}
         self._lock = Lock()
+        self._added = 0
 
     def frames_of(self, camera: int, position: int, frame: int) -> list[int]:
         """The frames that a draw wants of a camera, clamped to the episode.
@@ -79,12 +80,12 @@ class LookAhead:
         with self._lock:
             wants = self._episodes.get(position)
             if wants is None:
-                length = self._lengths[position]
-                wants = self._episodes[position] = _EpisodeWants([[0] * length for _ in self._windows])
+                wants = self._episodes[position] = _EpisodeWants([{} for _ in self._windows])
             wants.draws += 1
-            for camera, counts in enumerate(wants.counts):
+            for camera, uses in enumerate(wants.uses):
                 for wanted in self.frames_of(camera, position, frame):
-                    counts[wanted] += 1
+                    uses.setdefault(wanted, []).append(self._added)
+            self._added += 1
 
     def remove(self, position: int, frame: int) -> list[list[int]]:
         """Takes a draw whose frames were delivered out of the window.
@@ -99,11 +100,14 @@ class LookAhead:
         with self._lock:
             wants = self._episodes[position]
             unwanted: list[list[int]] = []
-            for camera, counts in enumerate(wants.counts):
+            for camera, uses in enumerate(wants.uses):
                 dropped = []
                 for wanted in self.frames_of(camera, position, frame):
-                    counts[wanted] -= 1
-                    if counts[wanted] == 0:
+                    draws = uses[wanted]
+                    # Threads may finish draws out of order: then for a moment the number is a neighbour's.
+                    draws.pop(0)
+                    if not draws:
+                        del uses[wanted]
                         dropped.append(wanted)
                 unwanted.append(dropped)
             wants.draws -= 1
@@ -111,7 +115,7 @@ class LookAhead:
                 del self._episodes[position]
             return unwanted
 
-    def wanted(self, camera: int, position: int, frames: Sequence[int]) -> list[int]:
+    def wanted(self, camera: int, position: int, frames: Sequence[int]) -> dict[int, int]:
         """Which of some frames a draw of the window wants.
 
         Args:
@@ -120,11 +124,12 @@ class LookAhead:
             frames: Frame numbers, for instance those of one GOP.
 
         Returns:
-            The wanted ones, in the order given.
+            The wanted ones, each with the number of the first draw that wants it; the soonest first.
         """
         with self._lock:
             wants = self._episodes.get(position)
             if wants is None:
-                return []
-            counts = wants.counts[camera]
-            return [frame for frame in frames if counts[frame] > 0]
+                return {}
+            uses = wants.uses[camera]
+            found = [(uses[frame][0], frame) for frame in frames if frame in uses]
+        return {frame: draw for draw, frame in sorted(found)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition, Thread
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -20,14 +21,16 @@ STALL_TIMEOUT_S: Final = 120.0
 class Slot[Task, Result]:
     """One piece of work between submission and delivery."""
 
-    __slots__ = ("_task", "activity", "busy_since", "done", "error", "result")
+    __slots__ = ("_done", "_task", "activity", "busy_since", "error", "result")
 
     def __init__(self, task: Task) -> None:
         """Makes a slot whose work has not begun."""
         self._task: Task | None = task
         self.result: Result | None = None
         self.error: BaseException | None = None
-        self.done = False
+        # Held until the work is done: waiting for a bare lock costs no more than the wait itself.
+        self._done = Lock()
+        self._done.acquire()
         self.activity = ""
         self.busy_since: float | None = None
 
@@ -39,6 +42,27 @@ class Slot[Task, Result]:
         """
         task, self._task = self._task, None
         return task  # type: ignore[return-value]  # Set until it is taken.
+
+    @property
+    def done(self) -> bool:
+        """Whether the result, or the error, is there."""
+        return not self._done.locked()
+
+    def finish(self) -> None:
+        """Lets the consumer have the result; called once."""
+        self.busy_since = None
+        self._done.release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the work to be done; only one thread, and only until it is.
+
+        Args:
+            timeout_s: Seconds to wait.
+
+        Returns:
+            Whether it is done.
+        """
+        return self._done.acquire(timeout=timeout_s)
 
     def begin(self, activity: str) -> None:
         """Notes what a thread does now, from here on under the stall timeout.
@@ -57,6 +81,9 @@ class OrderedPipeline[Task, Result]:
         work: Turns a slot's task into its result, in one of the threads.
         threads: Number of threads.
         name: Prefix of their names.
+        idle: What a thread may do while no task waits; says whether there was something to do. When there was
+            not, the thread asks again after its next task.
+            It must not raise.
         stall_timeout_s: Seconds that one begun activity may take.
     """
 
@@ -66,14 +93,15 @@ class OrderedPipeline[Task, Result]:
         *,
         threads: int,
         name: str,
+        idle: Callable[[], bool] = lambda: False,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         """Starts the threads."""
         self._work = work
+        self._idle = idle
         self._stall_timeout_s = stall_timeout_s
         self._slots: deque[Slot[Task, Result]] = deque()
-        self._waiting: deque[Slot[Task, Result]] = deque()
-        self._changed = Condition()
+        self._waiting: SimpleQueue[Slot[Task, Result] | None] = SimpleQueue()
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(threads)
@@ -101,10 +129,8 @@ class OrderedPipeline[Task, Result]:
             task: What the threads' function gets.
         """
         slot: Slot[Task, Result] = Slot(task)
-        with self._changed:
-            self._slots.append(slot)
-            self._waiting.append(slot)
-            self._changed.notify_all()
+        self._slots.append(slot)
+        self._waiting.put(slot)
 
     def pop(self) -> Result:
         """Waits for the oldest task.
@@ -117,28 +143,25 @@ class OrderedPipeline[Task, Result]:
             BaseException: What the task's thread raised.
         """
         slot = self._slots[0]
-        with self._changed:
-            while not slot.done:
-                self._changed.wait(timeout=min(1.0, self._stall_timeout_s / 4))
-                # None before a thread has begun and again once it is done.
-                since = slot.busy_since
-                if since is not None and perf_counter() - since > self._stall_timeout_s:
-                    raise DecodeStallError(
-                        f"{slot.activity} has not returned within {self._stall_timeout_s:g} s. The file is "
-                        "probably damaged there: check it, or leave the episode out with `episodes=[...]`."
-                    )
-            self._slots.popleft()
+        while not slot.wait(min(1.0, self._stall_timeout_s / 4)):
+            # None before a thread has begun and again once it is done.
+            since = slot.busy_since
+            if since is not None and perf_counter() - since > self._stall_timeout_s:
+                raise DecodeStallError(
+                    f"{slot.activity} has not returned within {self._stall_timeout_s:g} s. The file is "
+                    "probably damaged there: check it, or leave the episode out with `episodes=[...]`."
+                )
+        self._slots.popleft()
         if slot.error is not None:
             raise slot.error
         return slot.result  # type: ignore[return-value]  # Set together with `done` when there is no error.
 
     def close(self) -> None:
         """Stops the threads: work that has not begun is dropped, work under way is told by `cancelled`."""
-        with self._changed:
-            self._closed = True
-            self._waiting.clear()
-            self._slots.clear()
-            self._changed.notify_all()
+        self._closed = True
+        self._slots.clear()
+        for _ in self._threads:
+            self._waiting.put(None)
 
     def join(self, timeout_s: float) -> bool:
         """Waits for the threads to end.
@@ -152,20 +175,20 @@ class OrderedPipeline[Task, Result]:
         return join_all(self._threads, timeout_s)
 
     def _run(self) -> None:
+        idle = self._idle
         while True:
-            with self._changed:
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                slot = self._waiting.popleft()
+            try:
+                slot = self._waiting.get_nowait()
+            except Empty:
+                if not self._closed and idle():
+                    continue
+                slot = self._waiting.get()
+            if slot is None or self._closed:
+                return
             try:
                 slot.result = self._work(slot)
             except BaseException as error:  # noqa: BLE001  The consumer raises it, whatever it is.
                 slot.error = error
-            with self._changed:
-                slot.busy_since = None
-                slot.done = True
-                self._changed.notify_all()
+            slot.finish()
             # An idle thread must not keep the last result alive.
             del slot

@@ -16,6 +16,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 
 def _unwrapped(column: pa.ChunkedArray) -> tuple[pa.Array, bool]:
     """A column's innermost values and whether they were nested; raises ValueError where a list is missing."""
@@ -47,8 +49,13 @@ def _item_dtype(declared: str) -> tuple[type[Any], pa.DataType] | None:
     return (np.bool_, pa.bool_()) if declared == "bool" else None
 
 
-def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) -> torch.Tensor | None:
-    """Turns a numeric Parquet column into one tensor with the dtype of map-style items.
+def column_array(
+    column: pa.ChunkedArray, shape: Sequence[int], declared: str
+) -> NDArray[np.float32 | np.int64 | np.bool_] | None:
+    """Turns a numeric Parquet column into one array with the dtype of map-style items.
+
+    An array and not a tensor, because items are cut from it one row at a time: small operations of NumPy keep
+    the interpreter's lock, and each operation of PyTorch gives it away to another thread.
 
     Args:
         column: The rows of one feature, plain or nested in lists.
@@ -56,7 +63,7 @@ def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) 
         declared: The feature's declared dtype; other numbers in the file are cast to it, as lerobot does.
 
     Returns:
-        Tensor (n, *shape) of float32, int64 or bool; None when rows are missing, ragged or not numeric.
+        Array (n, *shape) of float32, int64 or bool; None when rows are missing, ragged or not numeric.
     """
     try:
         values, nested = _unwrapped(column)
@@ -65,7 +72,7 @@ def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) 
     row_shape = tuple(shape) if nested else ()
     if 0 in row_shape:
         # torch.tensor([]) is float32 whatever the declared dtype, and that is what map-style items hold.
-        return torch.zeros((len(column), *row_shape), dtype=torch.float32)
+        return np.zeros((len(column), *row_shape), dtype=np.float32)
     kinds = _item_dtype(declared)
     if kinds is None or pa.types.is_null(values.type):
         return None
@@ -74,7 +81,8 @@ def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) 
         return None
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, as in torch.tensor(value).
         numbers = values.cast(stored).to_numpy(zero_copy_only=False).astype(dtype)
-    return torch.from_numpy(np.ascontiguousarray(numbers).reshape(len(column), *row_shape))
+    array: NDArray[np.float32 | np.int64 | np.bool_] = np.ascontiguousarray(numbers)
+    return array.reshape(len(column), *row_shape)
 
 
 def row_value(value: Any) -> Any:

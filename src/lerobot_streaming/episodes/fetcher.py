@@ -178,6 +178,24 @@ class EpisodeFetcher:
             self._num_leases += 1
             self._next = None
 
+    def hold(self, position: int) -> EpisodePayload | None:
+        """Keeps an episode that is there from being released, without waiting for one that is not.
+
+        Args:
+            position: Position of the episode.
+
+        Returns:
+            Its payload, to be given back by one `draw_done` as after a draw; None when it is not there.
+        """
+        with self._lock:
+            resident = self._residents.get(position)
+            if resident is None or not resident.payload.done() or resident.payload.cancelled():
+                return None
+            if resident.payload.exception() is not None:
+                return None
+            resident.leases[0] += 1
+            return resident.payload.result()
+
     def draw_done(self, position: int) -> None:
         """Counts a draw whose decode has finished; after an episode's last one its bytes are released.
 

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
-from lerobot_streaming.episodes.columns import column_tensor, row_value
+from lerobot_streaming.episodes.columns import column_array, row_value
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, RowError
 from lerobot_streaming.storage.range_file import RangeFile
 from lerobot_streaming.threads import daemon_pool
@@ -53,14 +52,14 @@ class RowTable:
     """The rows of one episode.
 
     Attributes:
-        columns: Feature name to a tensor (n, *shape), or to a list of n Python values (strings, None,
+        columns: Feature name to an array (n, *shape), or to a list of n Python values (strings, None,
             language rows, undecoded images as `{"bytes", "path"}`), in the order of the dataset's features.
         timestamps: Seconds since the start of the episode, float64 (n,), rounded to float32 as items carry
             them.
         tasks: Row of `tasks.parquet` per frame.
     """
 
-    columns: Mapping[str, torch.Tensor | list[Any]]
+    columns: Mapping[str, NDArray[Any] | list[Any]]
     timestamps: NDArray[np.float64]
     tasks: Sequence[int]
 
@@ -291,7 +290,7 @@ class RowReader:
 
     def _table(self, table: pa.Table, position: int, path: str) -> RowTable:
         """Converts the filtered rows."""
-        columns: dict[str, torch.Tensor | list[Any]] = {}
+        columns: dict[str, NDArray[Any] | list[Any]] = {}
         for key in self._columns:
             if key not in table.column_names:
                 # Declared, but not in the file: None in every item, as in map-style.
@@ -305,23 +304,21 @@ class RowReader:
             else:
                 columns[key] = self._values(column, key, position, path)
         timestamps, tasks = columns["timestamp"], columns["task_index"]
-        if not isinstance(timestamps, torch.Tensor) or not isinstance(tasks, torch.Tensor):
+        if not isinstance(timestamps, np.ndarray) or not isinstance(tasks, np.ndarray):
             raise RowError(
                 f"Episode {self._layout.episode_index[position]} in {path} has rows without timestamp or "
                 "task_index, or with values that are no numbers."
             )
-        return RowTable(
-            columns, timestamps.numpy().astype(np.float64).reshape(-1), tasks.reshape(-1).tolist()
-        )
+        return RowTable(columns, timestamps.astype(np.float64).reshape(-1), tasks.reshape(-1).tolist())
 
     def _values(
         self, column: pa.ChunkedArray, key: str, position: int, path: str
-    ) -> torch.Tensor | list[Any]:
-        """A column as one tensor, or row by row where it holds text or missing values."""
+    ) -> NDArray[Any] | list[Any]:
+        """A column as one array, or row by row where it holds text or missing values."""
         feature = self._layout.features[key]
         try:
-            tensor = column_tensor(column, feature["shape"], feature["dtype"])
-            return [row_value(value) for value in column.to_pylist()] if tensor is None else tensor
+            array = column_array(column, feature["shape"], feature["dtype"])
+            return [row_value(value) for value in column.to_pylist()] if array is None else array
         except (pa.ArrowException, RuntimeError, TypeError, ValueError) as error:
             raise RowError(
                 f"Column {key!r} of episode {self._layout.episode_index[position]} in {path} cannot be read "

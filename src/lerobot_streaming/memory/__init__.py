@@ -1,0 +1,1 @@
+"""Memory that is used again: fresh pages cost more than the pixels that go into them."""
