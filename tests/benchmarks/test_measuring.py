@@ -4,8 +4,7 @@ import argparse
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from tests.benchmarks.measuring import (
     GAUGES,
@@ -40,13 +39,13 @@ def test_counters_count_the_timed_part_alone() -> None:
     assert (found["frame_cache_bytes_before"], found["frame_cache_bytes"]) == (5, 7)
 
 
-class _Indices(TensorDataset):
+class _Indices(Dataset[dict[str, Any]]):
     """Ten samples that are their own index."""
 
-    def __init__(self) -> None:
-        super().__init__(torch.arange(10))
+    def __len__(self) -> int:
+        return 10
 
-    def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+    def __getitem__(self, index: int) -> dict[str, Any]:
         return {"index": index}
 
 
@@ -86,7 +85,7 @@ def test_an_error_is_told_in_one_line(num_workers: int) -> None:
 
 
 def test_lerobots_class_may_fail_and_is_left_out_then() -> None:
-    def loader(dataset: TensorDataset) -> DataLoader[Any]:
+    def loader(dataset: _Indices) -> DataLoader[Any]:
         return DataLoader(dataset, batch_size=2)
 
     mine = Contender(name="mine", make=lambda: loader(_Indices()))

@@ -30,7 +30,7 @@ def test_a_step_is_divided_without_rest() -> None:
     )
     parts = account(found, cores=2, decode_threads=4)
     assert parts["step_s"] == pytest.approx(0.1)
-    assert (parts["next_s"], parts["prepare_s"]) == (pytest.approx(0.05), pytest.approx(0.04))
+    assert [parts["next_s"], parts["prepare_s"]] == pytest.approx([0.05, 0.04])
     on_cores = [parts[name] for name in ("decode_s", "delivery_s", "training_s", "others_s", "idle_s")]
     assert on_cores == pytest.approx([0.05, 0.01, 0.02, 0.005, 0.015])
     assert sum(on_cores) == pytest.approx(parts["step_s"])
@@ -53,14 +53,16 @@ def test_busy_decode_threads_explain_idle_cores() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux only")
 def test_processor_time_is_told_apart_by_thread() -> None:
+    stop = threading.Event()
+
     def burn() -> None:
         while time.thread_time() < 0.3:
             pass
+        stop.wait()
 
     first, others = thread_cpu_seconds(os.getpid())
     machine = busy_seconds()
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: (burn(), stop.wait()))
+    thread = threading.Thread(target=burn)
     thread.start()
     while thread_cpu_seconds(os.getpid())[1] - others < 0.25:
         time.sleep(0.05)
