@@ -228,7 +228,7 @@ def _lerobot_contender(root: Path, options: argparse.Namespace, frames: RawFrame
         batch = next(iter(make()))
     except Exception as error:  # noqa: BLE001  Whatever a class of others raises becomes a remark.
         return f"{LEROBOT} does not run: {error_line(error)}"
-    wrong, cameras = _foreign_pictures(batch, frames)
+    wrong, cameras = foreign_pictures(batch, frames)
     if wrong:
         return (
             f"{LEROBOT} runs, but {wrong} of the {cameras * len(batch['index'])} pictures of its first batch "
@@ -237,8 +237,16 @@ def _lerobot_contender(root: Path, options: argparse.Namespace, frames: RawFrame
     return Contender(name=LEROBOT, make=make)
 
 
-def _foreign_pictures(batch: dict[str, Any], frames: RawFrames) -> tuple[int, int]:
-    """Count the pictures that are not those of the sample's frame; returns them and the cameras."""
+def foreign_pictures(batch: dict[str, Any], frames: RawFrames) -> tuple[int, int]:
+    """Count the pictures that are not those of their sample's frame.
+
+    Args:
+        batch: Of any loader of the data set, uint8.
+        frames: Its frames.
+
+    Returns:
+        The number of such pictures, and of the cameras.
+    """
     wrong, cameras = 0, 0
     for number, index in enumerate(batch["index"].flatten().tolist()):
         right = frames[index]

@@ -39,6 +39,7 @@ def test_a_step_is_divided_without_rest() -> None:
     assert parts["unexplained_share"] == pytest.approx(0.015 / 0.09)
     assert "16.7% of dataloading_s" in text(parts, 0.09)
     assert "quiet machine" not in text(parts, 0.09)
+    assert "training process limits" not in text(parts, 0.09)
 
 
 def test_busy_decode_threads_explain_idle_cores() -> None:
@@ -49,6 +50,16 @@ def test_busy_decode_threads_explain_idle_cores() -> None:
     assert parts["idle_s"] > 0.07
     assert parts["unexplained_share"] == pytest.approx(0.002 / 0.09)
     assert "quiet machine" in text(parts, 0.09)
+
+
+def test_only_waiting_for_the_loader_can_be_unexplained() -> None:
+    found = _found(
+        consumers_cpu_s=0.1, threads_cpu_s=0.2, training_cpu_s=0.7, machine_cpu_s=1.0, decoding=0.4
+    )
+    found["steps"] = [(0.003, 0.09, 0.005)] * 10
+    parts = account(found, cores=2, decode_threads=4)
+    assert parts["unexplained_share"] == pytest.approx(0.003 / 0.09)
+    assert "training process limits" in text(parts, 0.09)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux only")

@@ -19,8 +19,11 @@ What is explained, and how. All times are seconds per step, means over the timed
   decoder, waiting for a core included. Where there are more cores than threads to use them, cores are idle
   although the loader does all that it can.
 
-The unexplained part of a step is that in which neither all cores are busy nor all decode threads decode: the
-smaller one of `idle_s` and `step_s * (1 - decoding_share)`. Over `dataloading_s` it is the unexplained share.
+`prepare_s` is lerobot's own work and explains itself. The unexplained part of a step is that in which the
+training process waits for the loader although neither all cores are busy nor all decode threads decode: the
+smallest one of `next_s`, `idle_s` and `step_s * (1 - decoding_share)`. Over `dataloading_s` it is the
+unexplained share. Where `prepare_s` is most of `dataloading_s`, the loader does not limit the run and the
+account says little of it: take `--device cuda`, or a shape with smaller pictures.
 """
 
 from __future__ import annotations
@@ -120,7 +123,7 @@ def account(found: Mapping[str, Any], *, cores: int, decode_threads: int) -> dic
     decoding_share = decoding / decode_threads / (step_s * count)
     data_s = mean(step[1] for step in steps)
     next_s = mean(step[0] for step in steps)
-    unexplained_s = min(parts["idle_s"], step_s * max(0.0, 1 - decoding_share))
+    unexplained_s = min(next_s, parts["idle_s"], step_s * max(0.0, 1 - decoding_share))
     return {
         "step_s": step_s,
         "dataloading_s": data_s,
@@ -221,6 +224,11 @@ def text(parts: Mapping[str, float], logged: float) -> str:
     ]
     if milli["others_s"] > 0.05 * milli["step_s"]:
         lines.append("other programs used the cores meanwhile: measure again on a quiet machine")
+    if parts["next_s"] < 0.5 * parts["dataloading_s"]:
+        lines.append(
+            "the training process limits this run more than the loader does: its own work on a batch takes "
+            "longer than the wait for one (--device cuda, or a shape with smaller pictures)"
+        )
     if parts["update_s"] > 0.5 * parts["dataloading_s"]:
         lines.append("the policy step is not much faster than the loader: the account says little")
     return "\n".join(lines)
