@@ -46,7 +46,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--json", type=Path, help="where the numbers go (default: memory-SHAPE.json in --dir)"
     )
     options = parser.parse_args(arguments)
-    for name, low in (("workers", 1), ("epochs", 2)):
+    for name, low in (("workers", 1), ("epochs", 3)):
         if getattr(options, name) < low:
             parser.error(f"--{name} is {getattr(options, name)}; it must be at least {low}")
     return options
