@@ -39,3 +39,17 @@ def test_the_ceiling_decodes_the_right_frames(shelf: Shelf, kind: str) -> None:
         raw = frames[index]
         for camera in raw.keys() - {"index"}:
             assert (raw[camera] == expected[index][camera]).all(), f"{camera} of frame {index}"
+
+
+def test_pictures_of_other_frames_are_counted(shelf: Shelf) -> None:
+    from torch.utils.data import default_collate
+
+    from tests.benchmarks.contenders import foreign_pictures
+    from tests.benchmarks.raw_libav import RawFrames
+
+    frames = RawFrames(shelf.root("rotating_files"))
+    cameras = len(frames[0]) - 1
+    batch = default_collate([frames[3], frames[7], frames[4]])
+    assert foreign_pictures(batch, frames) == (0, cameras)
+    batch["index"][1] = 8
+    assert foreign_pictures(batch, frames) == (cameras, cameras)
