@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from lerobot_streaming.errors import SidecarError
 from lerobot_streaming.index.builder import check_and_flush
-from lerobot_streaming.index.sidecar import Sidecar, open_sidecar, write_sidecar
+from lerobot_streaming.index.sidecar import Sidecar, open_sidecar
+from lerobot_streaming.index.sidecar_writer import write_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
