@@ -31,8 +31,11 @@ from lerobot_streaming.index import SidecarIdentity, build_sidecar
 from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.storage.local import LocalReader
 folder, workers = Path(sys.argv[1]), int(sys.argv[2])
-sizes = []
-reader = CountedReader(LocalReader(folder / "data"), sizes.append)
+reads, bytes_read = 0, 0
+def count(size):
+    global reads, bytes_read
+    reads, bytes_read = reads + 1, bytes_read + size
+reader = CountedReader(LocalReader(folder / "data"), count)
 paths = (folder / "data").rglob("*.mp4")
 files = {p.relative_to(folder / "data").as_posix(): p.stat().st_size for p in paths}
 base = peak_rss_mib()
@@ -41,7 +44,7 @@ identity = SidecarIdentity("bench/build", "main", reader.root)
 build_sidecar(folder / "x.npz", identity, files, reader, workers=workers)
 seconds = time.perf_counter() - begin
 peak = peak_rss_mib()
-print(json.dumps({"files": len(files), "seconds": seconds, "bytes_read": sum(sizes), "reads": len(sizes),
+print(json.dumps({"files": len(files), "seconds": seconds, "bytes_read": bytes_read, "reads": reads,
                   "data_bytes": sum(files.values()), "base_mib": base, "peak_mib": peak}))
 """
 

@@ -8,7 +8,8 @@ from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.mp4 import read_mp4
 from lerobot_streaming.index.resolve import IndexRequest, resolve_index
 from lerobot_streaming.index.sample_index import SampleIndex
-from lerobot_streaming.index.sidecar import Sidecar, open_sidecar, write_sidecar
+from lerobot_streaming.index.sidecar import Sidecar, open_sidecar
+from lerobot_streaming.index.sidecar_writer import write_sidecar
 from lerobot_streaming.index.spans import FrameIndex
 from lerobot_streaming.index.tables import Mp4Header, SampleTable, SourceFile
 

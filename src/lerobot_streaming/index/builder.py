@@ -19,7 +19,9 @@ from lerobot_streaming.errors import (
     PipelineClosedError,
 )
 from lerobot_streaming.index.mp4 import MAX_MOOV_BYTES, read_mp4
-from lerobot_streaming.index.sidecar import open_sidecar, write_sidecar
+from lerobot_streaming.index.sidecar import open_sidecar
+from lerobot_streaming.index.sidecar_walk import is_as_written
+from lerobot_streaming.index.sidecar_writer import write_sidecar
 from lerobot_streaming.threads import daemon_pool, result_of
 
 if TYPE_CHECKING:
@@ -70,16 +72,15 @@ def index_files(
     parser = FileParser(reader, max_moov_bytes=max_moov_bytes, parts=parts)
     bad: dict[str, str] = {}
     pending: deque[tuple[str, Future[SourceFile]]] = deque()
-    queue = iter(sorted(files.items()))
+    queue = iter(sorted(files))  # Not of the items: each of those would take as much as its name.
     bar = tqdm(total=len(files), desc="indexing videos", unit="file", disable=not progress)
     # After an interrupt nobody waits for reads that may hang on the network.
     with bar, daemon_pool(workers, "mp4-index") as pool:
         while True:
             if stopped is not None and stopped.is_set():
                 raise PipelineClosedError("Indexing was stopped before all video files were read.")
-            while len(pending) < workers and (item := next(queue, None)) is not None:
-                path, size = item
-                pending.append((path, pool.submit(partial(parser.parse, path, size))))
+            while len(pending) < workers and (path := next(queue, None)) is not None:
+                pending.append((path, pool.submit(partial(parser.parse, path, files[path]))))
             if not pending:
                 break
             path, future = pending.popleft()
@@ -158,11 +159,13 @@ def check_and_flush(path: Path, identity: SidecarIdentity, files: Mapping[str, i
         SidecarError: It is damaged or belongs to other data.
         OSError: It cannot be flushed.
     """
-    sidecar = open_sidecar(path, identity, files)
-    try:
-        sidecar.validate()
-    finally:
-        sidecar.close()
+    if not is_as_written(path, identity, files):
+        # Another program's sidecar may be valid all the same, and a damaged one needs a reason.
+        sidecar = open_sidecar(path, identity, files)
+        try:
+            sidecar.validate()
+        finally:
+            sidecar.close()
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

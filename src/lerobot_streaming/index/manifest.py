@@ -13,11 +13,14 @@ from lerobot_streaming.index.identity import SCHEMA_VERSION, SidecarIdentity
 from lerobot_streaming.index.tables import MAX_SAMPLES, Mp4Header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from lerobot_streaming.index.tables import SourceFile
+
+MANIFEST_END = "]}"
+"""What stands behind the items of the manifest's `files`."""
 
 _MAX_INTEGER = (1 << 63) - 1
 
@@ -82,49 +85,77 @@ def file_entry(source: SourceFile) -> FileEntry:
     return FileEntry(source.path, source.size, source.header, runs)
 
 
-def dump_manifest(identity: SidecarIdentity, entries: Sequence[FileEntry]) -> bytes:
-    """Writes the manifest.
+def source_text(path: str, size: int) -> str:
+    """Gives a file's item in the manifest's `source_files`.
+
+    Args:
+        path: POSIX path relative to the data root.
+        size: Bytes.
+
+    Returns:
+        One line of ASCII JSON.
+    """
+    return json.dumps({"path": path, "size": size})
+
+
+def entry_text(entry: FileEntry) -> str:
+    """Gives a file's item in the manifest's `files`.
+
+    Args:
+        entry: The entry.
+
+    Returns:
+        One line of ASCII JSON.
+    """
+    header = entry.header
+    mp4 = {
+        "file_path": entry.path,
+        "file_size": entry.size,
+        "ftyp": header.ftyp.hex(),
+        **{name: getattr(header, name) for name in _INTEGERS},
+        "faststart": header.faststart,
+        "codec": header.codec,
+        "stsd_body": header.stsd_body.hex(),
+    }
+    if entry.description_runs:
+        mp4["sample_description_runs"] = [list(run) for run in entry.description_runs]
+    return json.dumps({"file_path": entry.path, "file_size": entry.size, "mp4": mp4})
+
+
+def manifest_head(identity: SidecarIdentity, sources: Iterable[str]) -> Iterator[str]:
+    """Writes the manifest up to its `files`, piece by piece; it is their items that make it long.
 
     Args:
         identity: What the sidecar belongs to.
-        entries: Its files, sorted by path.
+        sources: `source_text` of its files, sorted by path.
 
-    Returns:
-        UTF-8 JSON; equal input gives equal bytes.
+    Yields:
+        The pieces of one line of ASCII JSON, the first of which ends where the items of `source_files`
+        begin; equal input gives equal text.
     """
-    manifest = {
-        "version": SCHEMA_VERSION,
-        "sidecar": {
-            "schema_version": SCHEMA_VERSION,
-            "repo_id": identity.repo_id,
-            "revision": identity.revision,
-            "data_root": identity.data_root,
-            "source_files": [{"path": entry.path, "size": entry.size} for entry in entries],
-            "source_fingerprints": dict(sorted(identity.source_fingerprints.items())),
-        },
-        "files": [
-            {
-                "file_path": entry.path,
-                "file_size": entry.size,
-                "mp4": {
-                    "file_path": entry.path,
-                    "file_size": entry.size,
-                    "ftyp": entry.header.ftyp.hex(),
-                    **{name: getattr(entry.header, name) for name in _INTEGERS},
-                    "faststart": entry.header.faststart,
-                    "codec": entry.header.codec,
-                    "stsd_body": entry.header.stsd_body.hex(),
-                    **(
-                        {"sample_description_runs": [list(run) for run in entry.description_runs]}
-                        if entry.description_runs
-                        else {}
-                    ),
-                },
-            }
-            for entry in entries
-        ],
-    }
-    return json.dumps(manifest).encode()
+    prints = identity.source_fingerprints
+    yield (
+        f'{{"version": {SCHEMA_VERSION}, "sidecar": {{"schema_version": {SCHEMA_VERSION}, '
+        f'"repo_id": {json.dumps(identity.repo_id)}, "revision": {json.dumps(identity.revision)}, '
+        f'"data_root": {json.dumps(identity.data_root)}, "source_files": ['
+    )
+    yield from separated(sources)
+    yield '], "source_fingerprints": {'
+    yield from separated(f"{json.dumps(path)}: {json.dumps(prints[path])}" for path in sorted(prints))
+    yield '}}, "files": ['
+
+
+def separated(items: Iterable[str]) -> Iterator[str]:
+    """Puts what JSON has between the items of a list.
+
+    Args:
+        items: The items' texts.
+
+    Yields:
+        The same texts, each after the first with the separator in front.
+    """
+    for i, item in enumerate(items):
+        yield f", {item}" if i else item
 
 
 def parse_manifest(data: bytes) -> tuple[SidecarIdentity, list[FileEntry]]:
@@ -160,7 +191,7 @@ def parse_manifest(data: bytes) -> tuple[SidecarIdentity, list[FileEntry]]:
             path: _typed(text, str, f"fingerprint of {path}") for path, text in prints.items()
         },
     )
-    entries = [_parse_entry(_typed(item, dict, "files")) for item in _get(top, "files", list)]
+    entries = [parse_entry(_typed(item, dict, "files")) for item in _get(top, "files", list)]
     sizes = {entry.path: entry.size for entry in entries}
     if len(sizes) != len(entries):
         raise SidecarError("a file is listed twice")
@@ -170,7 +201,18 @@ def parse_manifest(data: bytes) -> tuple[SidecarIdentity, list[FileEntry]]:
     return identity, entries
 
 
-def _parse_entry(item: dict[str, Any]) -> FileEntry:
+def parse_entry(item: dict[str, Any]) -> FileEntry:
+    """Reads an item of the manifest's `files`; keys that the schema does not know are ignored.
+
+    Args:
+        item: The parsed JSON.
+
+    Returns:
+        The entry.
+
+    Raises:
+        SidecarError: A value is missing, of another type, or out of its range.
+    """
     path, size = _get(item, "file_path", str), _get(item, "file_size", int)
     mp4 = _get(item, "mp4", dict)
     numbers = {name: _whole(mp4, name) for name in _INTEGERS}

@@ -7,30 +7,23 @@ what a header claims. Here each member is one positioned read, a bounded decompr
 from __future__ import annotations
 
 import os
-import re
 import struct
 import zipfile
 import zlib
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lerobot_streaming.errors import SidecarError
+from lerobot_streaming.index.npy import parse_array
 from lerobot_streaming.index.tables import MAX_SAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
 MAX_MEMBER_BYTES = MAX_SAMPLES * 8 + 65536
 _LOCAL_HEADER_BYTES = 30
-
-# NPY header of a 0-d or 1-d array, as `numpy.lib.format` writes it.
-_NPY_HEADER = re.compile(
-    rb"\{'descr': '([<>|=][a-zA-Z][0-9]{0,10})', 'fortran_order': (?:True|False), "
-    rb"'shape': \((?:([0-9]{1,12}),)?\), ?\}\s*"
-)
 
 ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -97,25 +90,10 @@ class NpzArchive:
             SidecarError: The member is missing, damaged, or of another type or shape.
         """
         data = self._member(f"{name}.npy")
-        if data[:6] != b"\x93NUMPY" or len(data) < 12 or data[6] not in {1, 2}:
-            raise self._fault(name, "is not an NPY array")
-        start = 10 if data[6] == 1 else 12
-        length = int.from_bytes(data[8:start], "little")
-        parsed = _NPY_HEADER.fullmatch(data[start : start + min(length, 4096)])
-        if parsed is None:
-            raise self._fault(name, "has an NPY header that is not one of a plain array")
-        descr, rows = parsed[1].decode(), parsed[2]
-        if (descr[1:2] if dtype == "S" else descr) != dtype or (rows is None) != scalar:
-            raise self._fault(
-                name, f"has type {descr} and shape ({(rows or b'').decode()}), but {dtype} is expected"
-            )
-        body = memoryview(data)[start + length :]
-        count = 1 if rows is None else int(rows)
-        descr = f"S{len(body)}" if dtype == "S" else dtype
-        if len(body) != count * np.dtype(descr).itemsize or (scalar and not body):
-            raise self._fault(name, f"holds {len(body)} bytes, not those of {count} entries")
-        array: NDArray[np.generic] = np.frombuffer(body, descr, count)
-        return array.reshape(()) if scalar else array
+        try:
+            return parse_array(data, dtype, scalar=scalar)
+        except ValueError as error:
+            raise self._fault(name, str(error)) from error
 
     def _member(self, name: str) -> bytes:
         info = self._members.get(name)

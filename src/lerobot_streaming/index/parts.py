@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from lerobot_streaming.errors import SidecarError
-from lerobot_streaming.index.sidecar import open_sidecar, write_sidecar
+from lerobot_streaming.index.sidecar import open_sidecar
+from lerobot_streaming.index.sidecar_writer import write_sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

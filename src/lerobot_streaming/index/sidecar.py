@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lerobot_streaming.errors import SidecarError
-from lerobot_streaming.index.identity import SidecarIdentity
-from lerobot_streaming.index.manifest import FileEntry, dump_manifest, file_entry, parse_manifest
+from lerobot_streaming.index.manifest import FileEntry, file_entry, parse_manifest
 from lerobot_streaming.index.npz import NpzArchive
 from lerobot_streaming.index.sample_index import SampleIndex
 from lerobot_streaming.index.tables import SampleTable, SourceFile
@@ -22,13 +17,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lerobot_streaming.index.identity import SidecarIdentity
     from lerobot_streaming.index.tables import Mp4Header
 
-__all__ = ["Sidecar", "SidecarIdentity", "open_sidecar", "write_sidecar"]
+MANIFEST = "manifest_json"
+"""Name of the array that holds the manifest."""
 
-_MANIFEST = "manifest_json"
-# Member of the archive -> (field of SampleTable, type).
-_MEMBERS = {
+MEMBERS = {
     "sample_pts": ("pts_seconds", "<f8"),
     "sample_durations": ("durations", "<i8"),
     "sample_composition_offsets": ("composition_offsets", "<i8"),
@@ -36,8 +31,7 @@ _MEMBERS = {
     "sample_offsets": ("offsets", "<i8"),
     "sync_samples": ("sync_samples", "<i8"),
 }
-# A fixed time stamp, the earliest that ZIP knows: the same input gives the same bytes.
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""Name of an array of a source file -> (field of SampleTable, type), in the order of the archive."""
 
 
 class Sidecar(SampleIndex):
@@ -182,45 +176,12 @@ class Sidecar(SampleIndex):
         if archive is None:
             raise SidecarError(f"'{path}' has no table in {self._where()}")
         arrays: dict[str, Any] = {
-            column: archive.array(f"{i}/{member}", dtype) for member, (column, dtype) in _MEMBERS.items()
+            column: archive.array(f"{i}/{member}", dtype) for member, (column, dtype) in MEMBERS.items()
         }
-        samples = SampleTable(**arrays)
-        fault = samples.find_fault(entry.size)
-        index = entry.description_index()
-        if fault is None and index is not None and len(index) != samples.num_samples:
-            fault = f"sample_description_runs cover {len(index)} of {samples.num_samples} samples"
-        if fault is not None:
-            raise SidecarError(
-                f"the index of '{path}' in {self._where()} is damaged: {fault}; delete the file, it will be "
-                "built again"
-            )
-        return SourceFile(path, entry.size, entry.header, samples, index)
+        return checked_source(entry, arrays, self._where())
 
     def _where(self) -> str:
         return "the index in memory" if self.path is None else f"sidecar '{self.path}'"
-
-
-def write_sidecar(path: Path, identity: SidecarIdentity, files: Iterable[SourceFile]) -> None:
-    """Writes a sidecar. Each file is written and forgotten before the next one is taken.
-
-    Args:
-        path: The file to write; not atomic, so give a temporary name and rename it afterwards.
-        identity: What the sidecar belongs to.
-        files: The indexed files in ascending order of their paths.
-
-    Raises:
-        SidecarError: The paths do not ascend.
-        OSError: The file cannot be written.
-    """
-    entries: list[FileEntry] = []
-    with zipfile.ZipFile(path, "w") as archive:
-        for i, source in enumerate(files):
-            if entries and source.path <= entries[-1].path:
-                raise SidecarError(f"'{source.path}' comes after '{entries[-1].path}', but paths must ascend")
-            for member, (column, dtype) in _MEMBERS.items():
-                _write_array(archive, f"{i}/{member}", np.asarray(getattr(source.samples, column), dtype))
-            entries.append(file_entry(source))
-        _write_array(archive, _MANIFEST, np.array(dump_manifest(identity, entries)))
 
 
 def open_sidecar(
@@ -242,7 +203,7 @@ def open_sidecar(
     """
     archive = NpzArchive(Path(path))
     try:
-        manifest = archive.array(_MANIFEST, "S", scalar=True).tobytes().rstrip(b"\0")
+        manifest = archive.array(MANIFEST, "S", scalar=True).tobytes().rstrip(b"\0")
         found, entries = parse_manifest(manifest)
         check_fit(found, {entry.path: entry.size for entry in entries}, identity, files)
     except SidecarError as error:
@@ -290,13 +251,31 @@ def check_fit(
             )
 
 
-def _write_array(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    info = zipfile.ZipInfo(f"{name}.npy", _ZIP_TIME)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o600 << 16
-    archive.writestr(info, buffer.getbuffer())
+def checked_source(entry: FileEntry, arrays: Mapping[str, NDArray[Any]], where: str) -> SourceFile:
+    """Joins what a sidecar holds of a file, and checks it.
+
+    Args:
+        entry: The file's entry in the manifest.
+        arrays: Field of SampleTable -> array.
+        where: What holds them, for messages.
+
+    Returns:
+        The indexed file.
+
+    Raises:
+        SidecarError: An array does not fit the others, or not the file.
+    """
+    samples = SampleTable(**arrays)
+    fault = samples.find_fault(entry.size)
+    index = entry.description_index()
+    if fault is None and index is not None and len(index) != samples.num_samples:
+        fault = f"sample_description_runs cover {len(index)} of {samples.num_samples} samples"
+    if fault is not None:
+        raise SidecarError(
+            f"the index of '{entry.path}' in {where} is damaged: {fault}; delete the file, it will be "
+            "built again"
+        )
+    return SourceFile(entry.path, entry.size, entry.header, samples, index)
 
 
 def _unpickle_memory(identity: SidecarIdentity, sources: list[SourceFile]) -> Sidecar:
