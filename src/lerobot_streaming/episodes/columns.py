@@ -16,6 +16,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 
 def _unwrapped(column: pa.ChunkedArray) -> tuple[pa.Array, bool]:
     """A column's innermost values and whether they were nested; raises ValueError where a list is missing."""
@@ -47,6 +49,25 @@ def _item_dtype(declared: str) -> tuple[type[Any], pa.DataType] | None:
     return (np.bool_, pa.bool_()) if declared == "bool" else None
 
 
+def numbers_of(values: pa.Array) -> NDArray[Any]:
+    """Gives an Arrow array's values as a NumPy array, without loading pandas where that can be avoided.
+
+    Args:
+        values: (n,) of any type.
+
+    Returns:
+        What `to_numpy` gives, read-only where it is a view; booleans without missing values as uint8.
+    """
+    if values.null_count == 0:
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.uint8())
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            # `to_numpy` imports pandas: half a second before a new worker's first item.
+            return np.from_dlpack(values)
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers
+
+
 def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) -> torch.Tensor | None:
     """Turns a numeric Parquet column into one tensor with the dtype of map-style items.
 
@@ -73,7 +94,7 @@ def column_tensor(column: pa.ChunkedArray, shape: Sequence[int], declared: str) 
     if values.null_count or len(values) != len(column) * math.prod(row_shape):
         return None
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, as in torch.tensor(value).
-        numbers = values.cast(stored).to_numpy(zero_copy_only=False).astype(dtype)
+        numbers = numbers_of(values.cast(stored)).astype(dtype)
     return torch.from_numpy(np.ascontiguousarray(numbers).reshape(len(column), *row_shape))
 
 
