@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import multiprocessing
 import sys
-import textwrap
 import time
 from multiprocessing import spawn
 from pickle import PicklingError
@@ -235,6 +234,7 @@ def test_workers_of_a_training_run_import_no_policies(shelf: Shelf, tmp_path: Pa
 
 
 OWN_SCRIPT = """
+import functools
 import os
 from pathlib import Path
 
@@ -250,6 +250,7 @@ def main():
     enable()
     make = lerobot_train.make_train_eval_datasets
 
+    @functools.wraps(make)
     def with_transforms(cfg):
         train, held_out = make(cfg)
         train.image_transforms = Noted()
@@ -267,7 +268,7 @@ if __name__ == "__main__":
 @pytest.mark.timeout(900)
 def test_workers_of_ones_own_script_find_what_it_defines(shelf: Shelf, tmp_path: Path) -> None:
     script, noted = tmp_path / "train.py", tmp_path / "noted"
-    script.write_text(textwrap.dedent(OWN_SCRIPT))
+    script.write_text(OWN_SCRIPT)
     arguments = train_arguments(shelf.root("many_tiny"), tmp_path / "out", "--num_workers=1")
     done = run_python(str(script), *arguments, env={"NOTED": str(noted)})
     assert done.code == 0, done.output
