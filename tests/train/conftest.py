@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,13 @@ def stock_lerobot() -> Iterator[Any]:
     from lerobot.datasets import factory
 
     field = TrainPipelineConfig.__dataclass_fields__["dataset"]
-    was = (field.type, script.make_train_eval_datasets)
+    was = (field.type, script.make_train_eval_datasets, script._dataloader_worker_kwargs)
     TrainPipelineConfig.__annotations__["dataset"] = field.type = DatasetConfig
     script.make_train_eval_datasets = factory.make_train_eval_datasets
+    script._dataloader_worker_kwargs = inspect.unwrap(script._dataloader_worker_kwargs)
     yield script
     TrainPipelineConfig.__annotations__["dataset"] = field.type = was[0]
-    script.make_train_eval_datasets = was[1]
+    script.make_train_eval_datasets, script._dataloader_worker_kwargs = was[1:]
 
 
 @pytest.fixture

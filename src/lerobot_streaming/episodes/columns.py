@@ -49,6 +49,25 @@ def _item_dtype(declared: str) -> tuple[type[Any], pa.DataType] | None:
     return (np.bool_, pa.bool_()) if declared == "bool" else None
 
 
+def numbers_of(values: pa.Array) -> NDArray[Any]:
+    """Gives an Arrow array's values as a NumPy array, without loading pandas where that can be avoided.
+
+    Args:
+        values: (n,) of any type.
+
+    Returns:
+        What `to_numpy` gives, read-only where it is a view; booleans without missing values as uint8.
+    """
+    if values.null_count == 0:
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.uint8())
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            # `to_numpy` imports pandas: half a second before a new worker's first item.
+            return np.from_dlpack(values)
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers
+
+
 def column_array(
     column: pa.ChunkedArray, shape: Sequence[int], declared: str
 ) -> NDArray[np.float32 | np.int64 | np.bool_] | None:
@@ -80,7 +99,7 @@ def column_array(
     if values.null_count or len(values) != len(column) * math.prod(row_shape):
         return None
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, as in torch.tensor(value).
-        numbers = values.cast(stored).to_numpy(zero_copy_only=False).astype(dtype)
+        numbers = numbers_of(values.cast(stored)).astype(dtype)
     array: NDArray[np.float32 | np.int64 | np.bool_] = np.ascontiguousarray(numbers)
     return array.reshape(len(column), *row_shape)
 

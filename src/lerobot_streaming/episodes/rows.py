@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lerobot_streaming.episodes.columns import column_array, row_value
+from lerobot_streaming.episodes.columns import column_array, numbers_of, row_value
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, RowError
 from lerobot_streaming.storage.range_file import RangeFile
 from lerobot_streaming.threads import daemon_pool
@@ -268,7 +268,7 @@ class RowReader:
         layout = self._layout
         first, length = int(layout.first_index[position]), int(layout.lengths[position])
         episode = int(layout.episode_index[position])
-        index = table.column("index").to_numpy()
+        index = numbers_of(table.column("index").combine_chunks())
         rows = np.nonzero((index >= first) & (index < first + length))[0]
         expected = np.arange(first, first + length)
         if not np.array_equal(index[rows], expected):
@@ -279,7 +279,7 @@ class RowReader:
                 "meta/episodes do not belong together."
             )
         table = table.slice(int(rows[0]), length) if rows[-1] - rows[0] + 1 == length else table.take(rows)
-        found = table.column("episode_index").to_numpy()
+        found = numbers_of(table.column("episode_index").combine_chunks())
         if (found != episode).any():
             row = int(np.argmax(found != episode))
             raise RowError(

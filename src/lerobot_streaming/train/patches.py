@@ -1,9 +1,11 @@
-"""The places where lerobot itself is changed: one field's type, one encoder and one function.
+"""The places where lerobot itself is changed: one field's type, one encoder and two functions.
 
 * `TrainPipelineConfig.dataset` is declared with our config class, which is how draccus finds the flags
   (command line, config files, `--help`).
 * An encoder for that class leaves the flags out of `train_config.json` when streaming is off.
 * `make_train_eval_datasets`, as the training script bound it by name, calls our factory when streaming is on.
+* `_dataloader_worker_kwargs` of the training script gives the loaders of a streaming run a context in which
+  workers start sooner (`worker_start`). Only speed depends on it, so a script without it is left as it is.
 
 Everything is checked before anything is changed, and installing twice changes nothing.
 """
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 TRAIN_SCRIPT: Final = "lerobot.scripts.lerobot_train"
 FACTORY: Final = "make_train_eval_datasets"
+WORKER_OPTIONS: Final = "_dataloader_worker_kwargs"
 _MARK: Final = "_lerobot_streaming"
 
 
@@ -43,6 +46,7 @@ def install() -> None:
     set_config_class()
     for script in scripts:
         _wrap_factory(script)
+        _wrap_worker_options(script)
 
 
 def _prepare_config_class() -> Callable[[], None]:
@@ -111,3 +115,22 @@ def _wrap_factory(script: ModuleType) -> None:
 
     setattr(make_datasets, _MARK, True)
     setattr(script, FACTORY, make_datasets)
+
+
+def _wrap_worker_options(script: ModuleType) -> None:
+    """Make the script's loaders start their workers in our way when streaming is on."""
+    original = getattr(script, WORKER_OPTIONS, None)
+    if original is None or getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def worker_options(cfg: Any) -> dict[str, Any]:
+        options: dict[str, Any] = original(cfg)
+        if cfg.dataset.streaming and "multiprocessing_context" in options:
+            from lerobot_streaming.train.worker_start import worker_context  # noqa: PLC0415  # as above
+
+            options["multiprocessing_context"] = worker_context(options["multiprocessing_context"], script)
+        return options
+
+    setattr(worker_options, _MARK, True)
+    setattr(script, WORKER_OPTIONS, worker_options)
