@@ -170,7 +170,7 @@ def sizes_with_cameras(
     wanted = known if cameras is None else cameras
     try:
         if not set(wanted) <= set(known):
-            raise OptionError(f"the dataset has the cameras {list(known)}.")
+            raise OptionError(f"the dataset has the cameras {list(known)}")
         layout = _layout(place.meta, {key: place.meta.features[key] for key in wanted}, episodes)
         if not layout.cameras:
             return EpisodeSizes(_nothing)
@@ -180,8 +180,8 @@ def sizes_with_cameras(
     except StreamingError as error:
         raise OptionError(
             f"The state was taken with other cameras ({list(wanted)}), the sizes of whose videos shaped its "
-            f"order, and they cannot be told: {error} Open the dataset with the `features` of the state, "
-            "restore the videos, or begin anew."
+            "order, and they cannot be told. Open the dataset with the `features` of the state, restore the "
+            f"videos, or begin anew. The reason: {error}"
         ) from error
 
 
