@@ -177,8 +177,8 @@ def test_columns_that_are_left_out_are_not_read(tmp_path: Path, reads: list[tupl
     assert len(list(dataset)) == 4
     middles = [(path, (begin + end) // 2) for path, begin, end in chunks]
     assert len(middles) >= 1
-    for path, middle in middles:
-        assert not [read for read in reads if read[0] == path and read[1] <= middle < sum(read[1:])]
+    for file, middle in middles:
+        assert not [read for read in reads if read[0] == file and read[1] <= middle < sum(read[1:])]
     assert dataset.stats()["total"]["bytes_fetched"] < sum(path.stat().st_size for path in data_files(root))
 
 
@@ -208,8 +208,12 @@ def test_all_selections_share_one_index(root: Path, reads: list[tuple[str, int, 
 
 
 def test_the_byte_budget_counts_selected_cameras_only(root: Path) -> None:
-    sizes = {key: [make(root, [key])._open.sizes.exact(i) for i in range(5)] for key in (CAMERA_A, CAMERA_B)}
-    both = [make(root)._open.sizes.exact(i) for i in range(5)]
+    def sizes_with(features: list[str] | None) -> list[int]:
+        sizes = make(root, features)._open.sizes
+        return [sizes.exact(position) for position in range(5)]
+
+    sizes = {key: sizes_with([key]) for key in (CAMERA_A, CAMERA_B)}
+    both = sizes_with(None)
     assert both == [a + b for a, b in zip(*sizes.values(), strict=True)]
     budget = max(sizes[CAMERA_A]) / GIB
     assert len(stream_items(make(root, [CAMERA_A], byte_budget_gb=budget))) == 27

@@ -62,7 +62,8 @@ def test_a_selection_of_all_cameras_is_none(shelf: Shelf) -> None:
 
 def budgets(root: Path) -> dict[str, Any]:
     """A budget that lets two episodes of both cameras be mixed, but more of one camera."""
-    sizes = sorted(make(root)._open.sizes.exact(position) for position in range(5))
+    known = make(root)._open.sizes
+    sizes = sorted(known.exact(position) for position in range(5))
     return {"byte_budget_gb": (sizes[-1] + sizes[0] + 1) / GIB, "episode_pool_size": 4}
 
 
@@ -103,6 +104,7 @@ def test_a_tight_budget_makes_the_order_depend_on_the_cameras(shelf: Shelf) -> N
     assert order(make(root)) == order(make(root, [CAMERA_A]))
 
 
+@pytest.mark.slow
 def test_workers_compute_the_rest_with_the_sizes_of_the_state(shelf: Shelf) -> None:
     root = shelf.root("rotating_files")
     tight = budgets(root)
@@ -130,6 +132,7 @@ def test_a_state_of_cameras_that_do_not_exist_is_refused(shelf: Shelf) -> None:
     state["settings"]["cameras"] = ["nope"]
     with pytest.raises(OptionError, match=r"\(\['nope'\]\).*the dataset has the cameras"):
         make(root).load_state_dict(state)
+    wrong: Any
     for wrong in ("all", [1], {}):
         state["settings"]["cameras"] = wrong
         with pytest.raises(OptionError, match="cameras must be a list of names"):

@@ -41,7 +41,7 @@ def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
         OptionError: The checkpoint's order cannot be continued: it is not known, or is one of other data.
     """
     coming = {"batch_size": cfg.batch_size, "num_workers": cfg.num_workers}
-    items = {"windows": _windows(dataset), "features": list(dataset.features)}
+    items: dict[str, Any] = {"windows": _windows(dataset), "features": list(dataset.features)}
     if not cfg.resume:
         dataset.load_state_dict({"epoch": 0, "offset": 0, "batch_size": cfg.batch_size}, **coming)
         cfg.dataset.streaming_order = _note(0, dataset.state_dict(), items)
