@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "place": {"plan", "ranks", "state", "orders", "pass_numbers"},
     "progress": {"errors", "options", "plan", "ranks", "state", "orders", "place"},
     "places": {"errors", "options", "storage", "index", "episodes"},
+    "item_spec": {"episodes", "items", "lerobot_values"},
     "opening": {
         *("errors", "options", "plan", "storage", "index", "episodes", "items", "lerobot_values", "places"),
     },
@@ -46,10 +47,13 @@ ALLOWED: dict[str, set[str]] = {
     "resume": {"errors", "options", "plan", "opening", "ranks", "state", "orders", "place", "progress"},
     "resumable": {"errors", "options", "resume", "accelerate_guard"},
     "dataset": {
-        *("errors", "options", "items", "opening", "place", "places", "plan", "ranks", "resume"),
-        *("resumable", "stats", "stream", "worker", "accelerate_guard"),
+        *("errors", "options", "episodes", "items", "item_spec", "opening", "place", "places", "plan"),
+        *("ranks", "resume", "resumable", "stats", "stream", "worker", "accelerate_guard"),
     },
-    "train": {"errors", "options", "dataset", "items", "places", "ranks", "versions", "accelerate_guard"},
+    "train": {
+        *("errors", "options", "episodes", "dataset", "items", "places", "ranks", "versions"),
+        "accelerate_guard",
+    },
     "cli": {"errors", "options", "storage", "index", "episodes", "places", "dataset"},
     "__init__": {"dataset"},
 }

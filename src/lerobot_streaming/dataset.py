@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,11 +14,13 @@ from torch.utils.data import IterableDataset
 
 from lerobot_streaming import stats as stats_table
 from lerobot_streaming.accelerate_guard import protect_when_imported, refuse_unprotected_loader
-from lerobot_streaming.errors import OptionError, StreamingError
+from lerobot_streaming.episodes.feature_selection import select_features
+from lerobot_streaming.errors import StreamingError
+from lerobot_streaming.item_spec import delta_indices, item_spec
 from lerobot_streaming.items import Item
 from lerobot_streaming.memory.batches import Sample, share_batches
-from lerobot_streaming.opening import DEPTH_UNITS, delta_indices, item_spec, open_dataset
-from lerobot_streaming.options import VIDEO_BACKENDS, Options, check_choice, is_integer
+from lerobot_streaming.opening import open_dataset, sizes_with_cameras
+from lerobot_streaming.options import DEFAULT_SEED, Options, check_arguments
 from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
 from lerobot_streaming.ranks import adopt_before_forks, in_worker, worker_and_count
 from lerobot_streaming.resumable import Resumable
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.place import Pass
     from lerobot_streaming.plan import WorkerOrder
-
-DEFAULT_SEED = 42
 
 
 class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
@@ -84,9 +85,14 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         sidecar_lock_timeout_s: Seconds to wait for another process that builds the same index.
         frame_cache_gb: GiB of decoded frames kept per rank by look-ahead; 0 turns it off.
         on_error: "raise"; "skip" is refused by this version.
+        features: Names of the features that an item holds, in any order; None for all. `index`,
+            `episode_index`, `frame_index`, `timestamp`, `task_index` and `task` are in every item anyway. The
+            rest is neither fetched nor decoded, and files of cameras left out need not exist. Without a
+            camera episodes are smaller: where the byte budget binds, the order of the draws is another one,
+            and resuming counts other cameras as another setting.
 
     Raises:
-        OptionError: An argument is outside its range; the message names it.
+        OptionError: An argument is outside its range, or names what the dataset does not have.
         MissingFileError: A file of the dataset is missing, or there is no such revision.
         AccessError: The Hub refuses: no such repository, or no right to read it.
         FetchError: The store could not be asked within the deadline.
@@ -132,6 +138,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         sidecar_lock_timeout_s: float = 1800,
         frame_cache_gb: float = 1.0,
         on_error: Literal["raise", "skip"] = "raise",
+        features: Sequence[str] | None = None,
     ) -> None:
         """Opens the dataset and checks everything that can be checked before iteration."""
         super().__init__()
@@ -157,14 +164,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
             frame_cache_gb=frame_cache_gb,
             on_error=on_error,
         )
-        check_choice("repo_type", repo_type, ("dataset", "bucket"))
-        check_choice("depth_output_unit", depth_output_unit, DEPTH_UNITS)
-        check_choice("video_backend", video_backend, VIDEO_BACKENDS)
-        if image_transforms is not None and not callable(image_transforms):
-            raise OptionError(f"image_transforms must be callable or None, got {image_transforms!r}.")
-        if seed is not None and (not is_integer(seed)):
-            raise OptionError(f"seed must be an integer or None (which means {DEFAULT_SEED}), got {seed!r}.")
-
+        check_arguments(repo_type, depth_output_unit, video_backend, image_transforms, seed)
         place = find_dataset(
             DatasetRequest(
                 repo_id,
@@ -195,14 +195,17 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         self._meta = place.meta
         self.root = Path(self._meta.root)
         self.revision = place.revision
-        self.delta_indices = delta_indices(delta_timestamps, self._meta, tolerance_s)
+        selected = select_features(features, self._meta.features)
+        self.delta_indices = delta_indices(delta_timestamps, self._meta, tolerance_s, features=selected)
         self._open, self._completion = open_dataset(
             place,
             repo_id=repo_id,
             episodes=episodes,
+            features=selected,
             items=item_spec(
                 self._meta,
                 self.delta_indices,
+                features=selected,
                 return_uint8=return_uint8,
                 depth_output_unit=depth_output_unit,
             ),
@@ -215,16 +218,15 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
             shuffle=bool(shuffle),
             repeat=bool(repeat),
             revision=self.revision,
+            sizes_with=partial(sizes_with_cameras, place, repo_id, episodes, self._options),
         )
         self._stats = stats_table.new_table()
         adopt_before_forks(self)
         self._runtime: tuple[tuple[int, int], WorkerRuntime] | None = None
 
-    # Facts about the selection.
-
     @property
     def meta(self) -> Any:
-        """Lerobot's metadata object; a worker loads its own from the local directory when it is asked for."""
+        """Lerobot's metadata of the whole dataset; a worker loads its own from the local directory."""
         if self._meta is None:
             self._meta = load_metadata(
                 self.repo_id, self.root, self.revision, self.depth_output_unit, repo_type=self.repo_type
@@ -233,7 +235,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
 
     @property
     def features(self) -> dict[str, Any]:
-        """Feature name to its description in `meta/info.json`."""
+        """Features that items hold, by name, as `meta/info.json` describes them."""
         return dict(self._open.layout.features)
 
     @property
@@ -271,8 +273,6 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         """See `Resumable.adopt`."""
         if self._resume.adopt():
             self._stats = stats_table.new_table()
-
-    # Iteration.
 
     def __iter__(self) -> Iterator[Item]:
         """Begins a pass, and gives its items in plan order. Closing the iterator ends every thread."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lerobot_streaming.episodes.catalog import VideoCatalog
+from lerobot_streaming.episodes.feature_selection import video_features
 from lerobot_streaming.episodes.layout import (
     check_episode_selection,
     dataset_video_files,
@@ -18,13 +20,15 @@ from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import episode_size_bounds
 from lerobot_streaming.errors import (
     ByteBudgetError,
+    FetchError,
     MissingFileError,
+    OptionError,
     SidecarError,
+    StreamingError,
 )
 from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.resolve import LAZY_ABOVE, IndexRequest, complete_later, resolve_index
-from lerobot_streaming.items import ItemSpec, check_deltas
-from lerobot_streaming.lerobot_values import DepthCodec, decode_language
+from lerobot_streaming.lerobot_values import decode_language
 from lerobot_streaming.options import GIB
 from lerobot_streaming.plan import EpisodeSizes
 
@@ -36,11 +40,10 @@ if TYPE_CHECKING:
     from lerobot_streaming.episodes.layout import DatasetLayout
     from lerobot_streaming.index.completion import Completion
     from lerobot_streaming.index.sample_index import SampleIndex
+    from lerobot_streaming.items import ItemSpec
     from lerobot_streaming.options import Options
     from lerobot_streaming.places import DatasetPlace
     from lerobot_streaming.storage.base import RangeReader
-
-DEPTH_UNITS = ("m", "mm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class OpenDataset:
         size_bounds: Bytes per position that its mini-MP4s do not exceed, int64 (n,).
         items: What items hold.
         pixel_formats: Camera to its pixel format as `meta/info.json` tells it, or None.
+        cameras: Video features that were selected; None: all of the dataset.
     """
 
     layout: DatasetLayout
@@ -64,91 +68,26 @@ class OpenDataset:
     size_bounds: NDArray[np.int64]
     items: ItemSpec
     pixel_formats: Mapping[str, str | None]
+    cameras: tuple[str, ...] | None = None
 
     @property
     def sizes(self) -> EpisodeSizes:
         """Sizes of the episodes' mini-MP4s, for the plan."""
-        if self.catalog is None:
-            return EpisodeSizes(_nothing)
-        return EpisodeSizes(
-            self.catalog.size,
-            bound=self.size_bound,
-            load=self.catalog.load,
-        )
+        return _sizes(self.catalog, self.size_bounds)
 
-    def size_bound(self, position: int) -> int:
-        """Gives bytes that an episode's mini-MP4s do not exceed, at no cost."""
-        return int(self.size_bounds[position])
+
+def _sizes(catalog: VideoCatalog | None, bounds: NDArray[np.int64]) -> EpisodeSizes:
+    if catalog is None:
+        return EpisodeSizes(_nothing)
+    return EpisodeSizes(catalog.size, bound=partial(_bound, bounds), load=catalog.load)
+
+
+def _bound(bounds: NDArray[np.int64], position: int) -> int:
+    return int(bounds[position])
 
 
 def _nothing(_position: int) -> int:
     return 0
-
-
-def delta_indices(
-    delta_timestamps: Mapping[str, Sequence[float]] | None, meta: Any, tolerance_s: float
-) -> dict[str, list[int]]:
-    """Turns windows in seconds into frame offsets, checked with lerobot's own function.
-
-    Args:
-        delta_timestamps: Feature name to seconds around the anchor, or None.
-        meta: The dataset's metadata.
-        tolerance_s: Seconds that an offset may lie off the frame grid.
-
-    Returns:
-        Feature name to frame offsets.
-
-    Raises:
-        ValueError: An offset is off the frame grid (raised by lerobot).
-        OptionError: A window that no item can have.
-    """
-    if not delta_timestamps:
-        return {}
-    from lerobot.datasets.feature_utils import check_delta_timestamps, get_delta_indices  # noqa: PLC0415
-
-    check_deltas(delta_timestamps, meta.features)
-    check_delta_timestamps(delta_timestamps, meta.fps, tolerance_s)
-    return dict(get_delta_indices(delta_timestamps, meta.fps))
-
-
-def item_spec(
-    meta: Any, indices: Mapping[str, Sequence[int]], *, return_uint8: bool, depth_output_unit: str
-) -> ItemSpec:
-    """Collects what items hold from lerobot's metadata.
-
-    Args:
-        meta: The dataset's metadata.
-        indices: Frame offsets per feature.
-        return_uint8: Whether RGB video frames stay uint8.
-        depth_output_unit: "m" or "mm".
-
-    Returns:
-        The specification.
-    """
-    depth_keys = set(meta.depth_keys)
-    codecs = {}
-    if depth_keys & set(meta.video_keys):
-        from lerobot.configs import DepthEncoderConfig  # noqa: PLC0415
-
-        for key in depth_keys & set(meta.video_keys):
-            encoder = DepthEncoderConfig.from_video_info(meta.features[key].get("info"))
-            codecs[key] = DepthCodec(
-                encoder.depth_min, encoder.depth_max, encoder.shift, encoder.use_log, depth_output_unit
-            )
-    to_mm = {}
-    for key in depth_keys & set(meta.image_keys):
-        stored = (meta.features[key].get("info") or {}).get("depth_unit")
-        if stored is not None and stored != depth_output_unit:
-            to_mm[key] = stored == "m"
-    return ItemSpec(
-        delta_indices=indices,
-        tasks=[] if meta.tasks is None else [str(task) for task in meta.tasks.index],
-        return_uint8=return_uint8,
-        rgb_keys=[key for key in meta.camera_keys if key not in depth_keys],
-        depth_videos=codecs,
-        image_keys=frozenset(meta.image_keys),
-        depth_images_to_mm=to_mm,
-    )
 
 
 def open_dataset(
@@ -156,6 +95,7 @@ def open_dataset(
     *,
     repo_id: str,
     episodes: Sequence[int] | None,
+    features: Mapping[str, Mapping[str, Any]],
     items: ItemSpec,
     options: Options,
 ) -> tuple[OpenDataset, Completion | None]:
@@ -165,6 +105,7 @@ def open_dataset(
         place: Where the dataset was found.
         repo_id: Hub id or label of the dataset.
         episodes: The user's selection, or None.
+        features: The selected features.
         items: What items hold.
         options: The checked options.
 
@@ -178,17 +119,8 @@ def open_dataset(
         SidecarError: Video files cannot be indexed.
         ByteBudgetError: An episode is larger than the budget of the rank.
     """
-    meta, reader = place.meta, place.reader
-    layout = load_layout(
-        Path(meta.root),
-        features={key: dict(feature) for key, feature in meta.features.items()},
-        fps=meta.fps,
-        total_episodes=meta.total_episodes,
-        total_frames=meta.total_frames,
-        data_template=meta.data_path,
-        video_template=meta.video_path,
-        episodes=check_episode_selection(episodes, meta.total_episodes),
-    )
+    reader = place.reader
+    layout = _layout(place.meta, features, episodes)
     _check_rows(layout, reader)
     index, catalog, completion = None, None, None
     size_bounds: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
@@ -207,7 +139,65 @@ def open_dataset(
         catalog.check()
         _check_budget(layout, catalog, size_bounds, options)
     formats = {key: (layout.features[key].get("info") or {}).get("video.pix_fmt") for key in layout.cameras}
-    return OpenDataset(layout, reader, index, catalog, size_bounds, items, formats), completion
+    cameras = video_features(features)
+    some = None if cameras == video_features(place.meta.features) else cameras
+    return OpenDataset(layout, reader, index, catalog, size_bounds, items, formats, some), completion
+
+
+def sizes_with_cameras(
+    place: DatasetPlace,
+    repo_id: str,
+    episodes: Sequence[int] | None,
+    options: Options,
+    cameras: tuple[str, ...] | None,
+) -> EpisodeSizes:
+    """Finds the sizes that episodes have with other cameras than those that are streamed.
+
+    Args:
+        place: Where the dataset was found.
+        repo_id: Hub id or label of the dataset.
+        episodes: The user's selection, or None.
+        options: The checked options.
+        cameras: Video features; None: all of the dataset.
+
+    Returns:
+        The sizes, by positions in the selection. They are asked for only where bounds do not suffice.
+
+    Raises:
+        OptionError: The dataset has no such cameras, or their files are missing or cannot be indexed.
+    """
+    known = video_features(place.meta.features)
+    wanted = known if cameras is None else cameras
+    try:
+        if not set(wanted) <= set(known):
+            raise OptionError(f"the dataset has the cameras {list(known)}")
+        layout = _layout(place.meta, {key: place.meta.features[key] for key in wanted}, episodes)
+        if not layout.cameras:
+            return EpisodeSizes(_nothing)
+        index = resolve_index(_index_request(layout, place, repo_id, options))
+        catalog = VideoCatalog(layout, index, options.tolerance_s)
+        return _sizes(catalog, episode_size_bounds(layout, index.files))
+    except StreamingError as error:
+        raise OptionError(
+            f"The state was taken with other cameras ({list(wanted)}), the sizes of whose videos shaped its "
+            "order, and they cannot be told. Open the dataset with the `features` of the state, restore the "
+            f"videos, or begin anew. The reason: {error}"
+        ) from error
+
+
+def _layout(
+    meta: Any, features: Mapping[str, Mapping[str, Any]], episodes: Sequence[int] | None
+) -> DatasetLayout:
+    return load_layout(
+        Path(meta.root),
+        features={key: dict(feature) for key, feature in features.items()},
+        fps=meta.fps,
+        total_episodes=meta.total_episodes,
+        total_frames=meta.total_frames,
+        data_template=meta.data_path,
+        video_template=meta.video_path,
+        episodes=check_episode_selection(episodes, meta.total_episodes),
+    )
 
 
 def _check_rows(layout: DatasetLayout, reader: RangeReader) -> None:
@@ -230,10 +220,16 @@ def _index_request(
     """Collects what the index must hold: all video files that exist, of selected episodes or not."""
     from lerobot.utils.constants import HF_LEROBOT_HOME  # noqa: PLC0415
 
-    reader = place.reader
-    paths = dataset_video_files(Path(place.meta.root), layout.features, place.meta.video_path)
-    stats = reader.stat_many(paths)
+    reader, features = place.reader, place.meta.features
+    paths = dataset_video_files(Path(place.meta.root), features, place.meta.video_path)
     needed = {path for table in layout.cameras.values() for path in table.files}
+    try:
+        # Of all cameras: the complete index is one and the same, whatever is selected.
+        stats = reader.stat_many(paths)
+    except FetchError:
+        if needed.issuperset(paths) or "://" in reader.root:
+            raise
+        stats = reader.stat_many(sorted(needed))  # It may be a file that nobody wants.
     there = {path: stat for path, stat in stats.items() if stat.size >= 0}
     prints = {path: stat.fingerprint for path, stat in there.items() if stat.fingerprint is not None}
     return IndexRequest(
@@ -247,6 +243,7 @@ def _index_request(
         use_cache=place.is_pinned or len(prints) == len(there),
         published=place.published,
         lazy_above=LAZY_ABOVE,
+        all_at_once=len(layout.cameras) == len(video_features(features)),
     )
 
 

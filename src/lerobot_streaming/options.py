@@ -126,6 +126,12 @@ OPTION_SPECS: Final[Mapping[str, OptionSpec]] = MappingProxyType(
 )
 """Name of every option that has a range, with what it accepts (SPEC sections 2 and 14)."""
 
+DEFAULT_SEED: Final = 42
+"""Seed when `seed` is None."""
+
+DEPTH_UNITS: Final = ("m", "mm")
+"""Accepted values of `depth_output_unit`."""
+
 VIDEO_BACKENDS: Final = (None, "pyav", "torchcodec", "video_reader")
 """Accepted names; all of them decode through libav in process, which gives the same pixels."""
 
@@ -245,3 +251,27 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """
     if value not in choices:
         raise OptionError(f"{name} must be one of {list(choices)}, got {value!r}.")
+
+
+def check_arguments(
+    repo_type: Any, depth_output_unit: Any, video_backend: Any, image_transforms: Any, seed: Any
+) -> None:
+    """Check those arguments of the dataset that have no range.
+
+    Args:
+        repo_type: "dataset" or "bucket".
+        depth_output_unit: One of `DEPTH_UNITS`.
+        video_backend: One of `VIDEO_BACKENDS`.
+        image_transforms: A callable or None.
+        seed: An integer or None.
+
+    Raises:
+        OptionError: One of them is none of these; the message names it.
+    """
+    check_choice("repo_type", repo_type, ("dataset", "bucket"))
+    check_choice("depth_output_unit", depth_output_unit, DEPTH_UNITS)
+    check_choice("video_backend", video_backend, VIDEO_BACKENDS)
+    if image_transforms is not None and not callable(image_transforms):
+        raise OptionError(f"image_transforms must be callable or None, got {image_transforms!r}.")
+    if seed is not None and not is_integer(seed):
+        raise OptionError(f"seed must be an integer or None (which means {DEFAULT_SEED}), got {seed!r}.")

@@ -17,6 +17,9 @@ _logger = logging.getLogger(__name__)
 
 type History = tuple[Segment, ...]
 
+type SizesWith = Callable[[tuple[str, ...] | None], EpisodeSizes]
+"""Gives the episodes' sizes with some cameras; None: with all of the dataset."""
+
 
 class Orders:
     """Computes orders when they are asked for, and keeps the last ones.
@@ -33,12 +36,27 @@ class Orders:
         """Computes nothing yet."""
         self.anchors = anchors
         self._size_of = size_of
+        self._other_sizes: dict[tuple[str, ...] | None, EpisodeSizes] = {}
         self._rests: tuple[History, Rests] | None = None
         self._rank: tuple[tuple[OrderSettings, History, int], RankOrder] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what all ranks have left."""
         return {**self.__dict__, "_rests": None}
+
+    def expect(self, state: State, own: tuple[str, ...] | None, sizes_with: SizesWith) -> None:
+        """Finds the sizes of the episodes for every other selection of cameras that a state has had.
+
+        Args:
+            state: The state.
+            own: The cameras that are streamed now; None: all of the dataset.
+            sizes_with: Gives the sizes with some cameras.
+        """
+        shapes = [segment.settings for segment in state.history]
+        if state.settings is not None:
+            shapes.append(state.settings)
+        for cameras in {settings.cameras for settings in shapes} - {own, *self._other_sizes}:
+            self._other_sizes[cameras] = sizes_with(cameras)
 
     def rests(self, history: History) -> Rests:
         """Says what a history leaves.
@@ -50,7 +68,7 @@ class Orders:
             The rests.
         """
         if self._rests is None or self._rests[0] != history:
-            self._rests = history, replay(self.anchors, self._size_of, history)
+            self._rests = history, replay(self.anchors, self._size_of, history, other_sizes=self._other_sizes)
         return self._rests[1]
 
     def rank(self, settings: OrderSettings, history: History, rank: int) -> RankOrder:

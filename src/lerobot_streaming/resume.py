@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from lerobot_streaming.opening import OpenDataset
     from lerobot_streaming.options import Options
-    from lerobot_streaming.orders import History
+    from lerobot_streaming.orders import History, SizesWith
     from lerobot_streaming.place import Pass
-    from lerobot_streaming.plan import WorkerOrder
+    from lerobot_streaming.plan import EpisodeSizes, WorkerOrder
 
 
 class Resume:
@@ -43,15 +43,25 @@ class Resume:
         shuffle: Whether the order is random.
         repeat: Whether a pass runs on over epochs.
         revision: Revision that the dataset is opened as.
+        sizes_with: Gives the episodes' sizes with other cameras, for states that were taken with them.
     """
 
     def __init__(
-        self, opened: OpenDataset, options: Options, *, seed: int, shuffle: bool, repeat: bool, revision: str
+        self,
+        opened: OpenDataset,
+        options: Options,
+        *,
+        seed: int,
+        shuffle: bool,
+        repeat: bool,
+        revision: str,
+        sizes_with: SizesWith,
     ) -> None:
         """Begins at the first epoch, with every frame."""
         self._open = opened
         self._options = options
         self._revision = revision
+        self._sizes_with: SizesWith | None = sizes_with
         self._settings = OrderSettings(
             world_size=1,
             num_workers=0,
@@ -62,6 +72,7 @@ class Resume:
             seed=seed,
             shuffle=shuffle,
             repeat=repeat,
+            cameras=opened.cameras,
         )
         self._ranks = RankMemory()
         self._progress = Progress()
@@ -70,6 +81,10 @@ class Resume:
         self._orders = self._make_orders(0, 0)
         self._data: str | None = None
         self._episodes_of: dict[tuple[int, int], int] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what only the process that opened the dataset needs."""
+        return {**self.__dict__, "_sizes_with": None}
 
     @property
     def num_episodes(self) -> int:
@@ -168,6 +183,7 @@ class Resume:
         for name, value, low in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0)):
             if value is not None:
                 _check_number(name, value, low)
+        self._orders.expect(loaded, self._open.cameras, self._sizes_with or _unknown_sizes)
         self._progress.load(loaded, self._now(self._progress.last_num_workers))
         if in_worker():
             return
@@ -284,3 +300,11 @@ class Resume:
 def _check_number(name: str, value: Any, low: int) -> None:
     if not is_integer(value) or value < low:
         raise OptionError(f"{name} must be an integer >= {low}, got {value!r}.")
+
+
+def _unknown_sizes(cameras: tuple[str, ...] | None) -> EpisodeSizes:
+    raise OptionError(
+        f"The state was taken with other cameras ({'all' if cameras is None else list(cameras)}), and only "
+        "the process that opened the dataset can tell what was drawn with them. Load the state there, or "
+        "open the dataset with the `features` that it was taken with."
+    )

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lerobot_streaming.episodes.columns import column_array, numbers_of, row_value
+from lerobot_streaming.episodes.feature_selection import REQUIRED_COLUMNS
 from lerobot_streaming.errors import DatasetLayoutError, FetchError, MissingFileError, RowError
 from lerobot_streaming.storage.range_file import RangeFile
 from lerobot_streaming.threads import daemon_pool
@@ -42,9 +43,6 @@ _SPARE_BYTES: Final = 256 * 1024
 """Unwanted bytes that are read without a second thought rather than ask for two ranges."""
 
 _FOOTERS_AT_A_TIME: Final = 8
-
-REQUIRED_COLUMNS: Final = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-"""Columns that every LeRobotDataset v3 data file has (lerobot.utils.constants.DEFAULT_FEATURES)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +89,9 @@ def _statistics(metadata: Any, column: str) -> tuple[NDArray[np.float64], NDArra
     return low, high
 
 
-def _span(metadata: Any, groups: Sequence[int], columns: frozenset[str]) -> tuple[int, int] | None:
-    """Finds the one range that holds what will be read: (offset, bytes).
-
-    None when that would read much that nobody wants: then each column's range is read by itself.
-    """
-    begin, end, wanted = math.inf, 0, 0
+def _ranges(metadata: Any, groups: Sequence[int], columns: frozenset[str]) -> list[tuple[int, int]]:
+    """Finds the ranges that hold what will be read, as (offset, bytes): one, unless columns lie far apart."""
+    chunks: list[tuple[int, int]] = []
     # Names of features have dots of their own, and the path of a list's values adds more.
     paths = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     numbers = [
@@ -111,15 +106,22 @@ def _span(metadata: Any, groups: Sequence[int], columns: frozenset[str]) -> tupl
             first = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
                 first = min(first, chunk.dictionary_page_offset)
-            begin, end = min(begin, first), max(end, first + chunk.total_compressed_size)
-            wanted += chunk.total_compressed_size
-    if not wanted or end - begin > max(2 * wanted, wanted + _SPARE_BYTES):
-        return None
-    return int(begin), int(end - begin)
+            chunks.append((first, first + chunk.total_compressed_size))
+    ranges: list[tuple[int, int]] = []
+    for begin, end in sorted(chunks):
+        if ranges and begin - sum(ranges[-1]) <= _SPARE_BYTES:
+            offset, length = ranges[-1]
+            ranges[-1] = offset, max(length, end - offset)
+        else:
+            ranges.append((begin, end - begin))
+    return ranges
 
 
 class RowReader:
     """Reads episodes' rows. Thread-safe; footers stay open for the life of the reader.
+
+    Columns of features that the layout does not hold are not read; a few bytes of them may be, where they lie
+    between others.
 
     Args:
         layout: The selected episodes.
@@ -201,9 +203,8 @@ class RowReader:
         present = [key for key in self._columns if key in footer.columns]
         source = RangeFile(self._reader, path, footer.size)
         try:
-            span = _span(footer.metadata, groups, frozenset(present))
-            if span is not None:
-                source.preload(*span)
+            for offset, length in _ranges(footer.metadata, groups, frozenset(present)):
+                source.preload(offset, length)
             with pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=present, use_threads=False)
         except (FetchError, MissingFileError) as error:

@@ -66,6 +66,7 @@ class IndexRequest:
         use_cache: False when nothing tells whether the files have changed: then nothing is kept, and each
             file is indexed when it is first needed.
         lazy_above: Number of files up to which everything is indexed at once.
+        all_at_once: False when nobody waits for files that are not needed, however few they are.
         published: Where the sidecar may be published, or None.
         place: The complete sidecar's place in the cache.
     """
@@ -80,6 +81,7 @@ class IndexRequest:
     progress: bool = False
     use_cache: bool = True
     lazy_above: int = LAZY_ABOVE
+    all_at_once: bool = True
     published: PublishedSidecars | None = None
     place: CachePlace = field(init=False)
 
@@ -272,7 +274,8 @@ def install(path: Path, make: Callable[[Path], bool]) -> bool:
 def _from_cache(request: IndexRequest) -> SampleIndex | None:
     """Opens the cached sidecar, after installing the published one or building a small one."""
     found = request.place.open(request.files)
-    published, small = request.published, len(request.files) <= request.lazy_above
+    published = request.published
+    small = request.all_at_once and len(request.files) <= request.lazy_above
     if found is not None:
         PartStore(request.path, request.identity).remove()  # What a process may have left too late.
         return found

@@ -131,7 +131,11 @@ def _whole(state: Mapping[str, Any], name: str, low: int) -> int:
 
 
 def replay(
-    anchors: AnchorSelection, size_of: EpisodeSizes | Callable[[int], int], segments: Sequence[Segment]
+    anchors: AnchorSelection,
+    size_of: EpisodeSizes | Callable[[int], int],
+    segments: Sequence[Segment],
+    *,
+    other_sizes: Mapping[tuple[str, ...] | None, EpisodeSizes] | None = None,
 ) -> Rests:
     """Compute what the shapes of a job have left, one after the other.
 
@@ -141,6 +145,7 @@ def replay(
         anchors: The frames that are drawn.
         size_of: Gives the compressed bytes of the episode at a position of the selection.
         segments: The shapes, oldest first.
+        other_sizes: The sizes for segments of other cameras than those that `size_of` counts, by them.
 
     Returns:
         The rests.
@@ -153,6 +158,7 @@ def replay(
     rests = Rests(generation=segments[0].generation if segments else 0)
     for segment in segments:
         place = segment.position
-        job = JobOrder(anchors, size_of, segment.settings, rests)
+        sizes = (other_sizes or {}).get(segment.settings.cameras, size_of)
+        job = JobOrder(anchors, sizes, segment.settings, rests)
         rests = job.rests_after(place.epoch, place.offset, place.batch_size)
     return rests

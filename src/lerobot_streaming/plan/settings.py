@@ -56,6 +56,8 @@ class OrderSettings:
         seed: Order seed; any integer.
         shuffle: Whether the order is random.
         repeat: Whether a pass runs on over epochs.
+        cameras: Video features that are streamed, whose bytes make up the episodes' sizes; None: all that the
+            dataset has.
     """
 
     world_size: int
@@ -67,6 +69,7 @@ class OrderSettings:
     seed: int
     shuffle: bool
     repeat: bool
+    cameras: tuple[str, ...] | None = None
 
     def workers(self, num_episodes: int) -> int:
         """Say how many workers a rank has.
@@ -95,7 +98,10 @@ class OrderSettings:
                 continue
             if field.name == "rank_pool" and None not in (self.pool_size, now.pool_size):
                 continue
-            if was != is_now:
+            if was != is_now and field.name == "cameras":
+                shown = ["all" if value is None else str(list(value)) for value in (was, is_now)]
+                texts.append(f"cameras: {shown[0]} then, {shown[1]} now")
+            elif was != is_now:
                 texts.append(f"{field.name}: {was!r} then, {is_now!r} now")
         return texts
 
@@ -103,9 +109,11 @@ class OrderSettings:
         """Give the settings as plain values.
 
         Returns:
-            Names and values that JSON can hold.
+            Names and values that JSON can hold; `cameras` only where some are left out.
         """
-        return asdict(self)
+        values = asdict(self)
+        cameras = values.pop("cameras")
+        return values if cameras is None else values | {"cameras": list(cameras)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OrderSettings:
@@ -113,6 +121,7 @@ class OrderSettings:
 
         Args:
             values: The settings; names that are not known are an error, since they may shape the order.
+                Without `cameras` they are of all cameras.
 
         Returns:
             The settings.
@@ -122,7 +131,7 @@ class OrderSettings:
                 range.
         """
         names = {field.name for field in fields(cls)}
-        if not hasattr(values, "keys") or set(values.keys()) != names:
+        if not hasattr(values, "keys") or set(values.keys()) | {"cameras"} != names:
             got = sorted(map(str, values.keys())) if hasattr(values, "keys") else repr(values)
             raise OptionError(f"The state's settings must have the names {sorted(names)}, got {got}.")
         for name, low in _AT_LEAST.items():
@@ -141,4 +150,9 @@ class OrderSettings:
         for name in ("shuffle", "repeat"):
             if not isinstance(values[name], bool):
                 raise OptionError(f"The state's {name} must be true or false, got {values[name]!r}.")
-        return cls(**values)
+        cameras = values.get("cameras")
+        if cameras is None:
+            return cls(**{**values, "cameras": None})
+        if not isinstance(cameras, list | tuple) or not all(isinstance(name, str) for name in cameras):
+            raise OptionError(f"The state's cameras must be a list of names, got {cameras!r}.")
+        return cls(**{**values, "cameras": tuple(cameras)})

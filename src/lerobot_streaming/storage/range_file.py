@@ -28,11 +28,10 @@ class RangeFile(io.RawIOBase):
         self._path = path
         self._size = size
         self._place = 0
-        self._loaded_from = 0
-        self._loaded = b""
+        self._loaded: list[tuple[int, bytes]] = []
 
     def preload(self, offset: int, length: int) -> None:
-        """Reads a range at once; later reads inside it are served from memory.
+        """Reads a range at once; later reads inside it, or inside one read before, are served from memory.
 
         Args:
             offset: First byte.
@@ -42,8 +41,8 @@ class RangeFile(io.RawIOBase):
             MissingFileError: There is no such file.
             FetchError: It could not be read.
         """
-        self._loaded_from = offset
-        self._loaded = self._reader.read(self._path, offset, max(0, min(length, self._size - offset)))
+        data = self._reader.read(self._path, offset, max(0, min(length, self._size - offset)))
+        self._loaded.append((offset, data))
 
     def readable(self) -> bool:
         """Says True."""
@@ -87,9 +86,11 @@ class RangeFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         wanted = max(0, min(view.nbytes, self._size - self._place))
         if wanted:
-            begin = self._place - self._loaded_from
-            if begin >= 0 and begin + wanted <= len(self._loaded):
-                view[:wanted] = self._loaded[begin : begin + wanted]
+            for offset, data in self._loaded:
+                begin = self._place - offset
+                if begin >= 0 and begin + wanted <= len(data):
+                    view[:wanted] = data[begin : begin + wanted]
+                    break
             else:
                 self._reader.read_into(self._path, self._place, view[:wanted])
             self._place += wanted

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from draccus.parsers.encoding import encode_dataclass
 from lerobot.configs.default import DatasetConfig
 
+from lerobot_streaming.episodes.feature_selection import check_feature_names
 from lerobot_streaming.options import OPTION_SPECS, Options, validate_option
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ FLAG_OF_OPTION: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Field of `StreamingDatasetConfig` that sets each option of the dataset."""
+
+FEATURES_FLAG: Final = "--dataset.streaming_features"
 
 
 # Defaults and ranges are those of `OPTION_SPECS`; they are spelt out because `--help` shows the comments in
@@ -64,6 +67,9 @@ class StreamingDatasetConfig(DatasetConfig):  # type: ignore[misc]  # lerobot is
     streaming_frame_cache_gb: float = 1.0
     # What to do with a damaged episode: 'raise' (stop) or 'skip' (leave it out, logged once).
     streaming_on_error: str = "raise"
+    # Features that are streamed, e.g. '[observation.images.top,observation.state,action]'; the run goes as on
+    # a dataset that has no others. Unset: all.
+    streaming_features: list[str] | None = None
     # No flag: what the order depends on, saved with the checkpoints so that they can be resumed.
     streaming_order: str | None = field(init=False, default=None)
 
@@ -77,6 +83,7 @@ class StreamingDatasetConfig(DatasetConfig):  # type: ignore[misc]  # lerobot is
         for option, flag in FLAG_OF_OPTION.items():
             validate_option(option, getattr(self, flag), shown_as=f"--dataset.{flag}")
         Options(**option_values(self))  # refuses what no single range can
+        check_feature_names(self.streaming_features, shown_as=FEATURES_FLAG)
 
 
 def option_values(dataset: Any) -> dict[str, Any]:

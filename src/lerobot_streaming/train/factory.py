@@ -12,11 +12,12 @@ from lerobot.utils.constants import IMAGENET_STATS
 
 from lerobot_streaming.accelerate_guard import protect_loaders
 from lerobot_streaming.dataset import StreamingLeRobotDataset
+from lerobot_streaming.episodes.feature_selection import select_features
 from lerobot_streaming.errors import OptionError
 from lerobot_streaming.options import Options
 from lerobot_streaming.places import DatasetRequest, find_dataset
 from lerobot_streaming.ranks import rank_and_world
-from lerobot_streaming.train.config import option_values
+from lerobot_streaming.train.config import FEATURES_FLAG, option_values
 from lerobot_streaming.train.held_out import HeldOutDataset
 from lerobot_streaming.train.resume import record_order
 from lerobot_streaming.train.split import cap_frames, split_episodes
@@ -47,6 +48,9 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
         raise OptionError("--dataset.repo_id must be one dataset for streaming; lists are not supported.")
     protect_loaders(required=True)
     meta, revision = _open_metadata(cfg.dataset)
+    # A plain `DatasetConfig` that a script made has no such field.
+    features = getattr(cfg.dataset, "streaming_features", None)
+    _restrict(meta, features)
     common = {
         "root": cfg.dataset.root,
         "delta_timestamps": resolve_delta_timestamps(cfg.trainable_config, meta),
@@ -60,6 +64,7 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
         "depth_output_unit": cfg.dataset.depth_output_unit,
         "video_backend": cfg.dataset.video_backend,
         "repo_type": cfg.dataset.repo_type,
+        "features": features,
         **option_values(cfg.dataset),
     }
 
@@ -77,6 +82,8 @@ def make_streaming_datasets(cfg: Any) -> tuple[StreamingLeRobotDataset, HeldOutD
     # What lerobot gives its own sampler in training: only this one, and nothing at all in evaluation.
     train_set.limit_anchors(drop_n_last_frames=getattr(cfg.trainable_config, "drop_n_last_frames", 0))
     for dataset in (train_set, eval_set):
+        if dataset is not None:
+            _restrict(dataset.meta, features)
         if dataset is not None and cfg.dataset.use_imagenet_stats:
             _use_imagenet_stats(dataset.meta)
 
@@ -101,6 +108,20 @@ def _open_metadata(dataset: Any) -> tuple[Any, str | None]:
         Options(),
     )
     return place.meta, place.revision if place.is_pinned else dataset.revision
+
+
+def _restrict(meta: Any, features: list[str] | None) -> None:
+    """Make metadata that of a dataset with the selected features only.
+
+    lerobot takes from it what a new policy's inputs are, which windows it wants and how it normalises.
+    """
+    if features is None:
+        return
+    selected = select_features(features, meta.features, shown_as=FEATURES_FLAG)
+    left_out = meta.features.keys() - selected.keys()
+    meta.info.features = selected
+    if meta.stats is not None:
+        meta.stats = {key: values for key, values in meta.stats.items() if key not in left_out}
 
 
 def _hold_out(cfg: Any, meta: Any, common: dict[str, Any]) -> tuple[list[int], HeldOutDataset]:

@@ -41,10 +41,10 @@ def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
         OptionError: The checkpoint's order cannot be continued: it is not known, or is one of other data.
     """
     coming = {"batch_size": cfg.batch_size, "num_workers": cfg.num_workers}
-    windows = _windows(dataset)
+    items: dict[str, Any] = {"windows": _windows(dataset), "features": list(dataset.features)}
     if not cfg.resume:
         dataset.load_state_dict({"epoch": 0, "offset": 0, "batch_size": cfg.batch_size}, **coming)
-        cfg.dataset.streaming_order = _note(0, dataset.state_dict(), windows)
+        cfg.dataset.streaming_order = _note(0, dataset.state_dict(), items)
         return
 
     checkpoint: Path = cfg.checkpoint_path
@@ -54,7 +54,8 @@ def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
     )
     note = _read_note(checkpoint, way_out)
     step = load_training_step(checkpoint / TRAINING_STATE_DIR)
-    _warn_of_windows(note.get("windows"), windows)
+    _warn_of_windows(note.get("windows"), items["windows"])
+    _warn_of_features(note.get("features"), items["features"])
     batch_size = load_training_batch_size(checkpoint)
     processes = load_training_num_processes(checkpoint)
     try:
@@ -84,11 +85,11 @@ def record_order(cfg: Any, dataset: StreamingLeRobotDataset) -> None:
         cfg.dataset.streaming_order = json.dumps(note)
     else:
         logger.info("Resuming in epoch %d with the rest of it dealt anew", begun["epoch"])
-        cfg.dataset.streaming_order = _note(step, begun, windows)
+        cfg.dataset.streaming_order = _note(step, begun, items)
 
 
-def _note(step: int, state: Mapping[str, Any], windows: Mapping[str, Any]) -> str:
-    return json.dumps({"step": step, "state": dict(state), "windows": windows})
+def _note(step: int, state: Mapping[str, Any], items: Mapping[str, Any]) -> str:
+    return json.dumps({"step": step, "state": dict(state), **items})
 
 
 def _read_note(checkpoint: Path, way_out: str) -> dict[str, Any]:
@@ -121,3 +122,14 @@ def _warn_of_windows(was: Any, now: Mapping[str, Any]) -> None:
         if (was or {}).get(key) != now.get(key)
     ]
     logger.warning("The items have other windows than those of the checkpoint's run (%s)", "; ".join(texts))
+
+
+def _warn_of_features(was: Any, now: list[str]) -> None:
+    """Other cameras are a difference of the settings too; other features change nothing but the items."""
+    if was is None or sorted(was) == sorted(now):  # Notes of former versions do not say.
+        return
+    logger.warning(
+        "The items have other features than those of the checkpoint's run (left out: %s; new: %s)",
+        sorted(set(was) - set(now)) or "none",
+        sorted(set(now) - set(was)) or "none",
+    )
