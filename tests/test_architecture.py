@@ -17,6 +17,7 @@ SOURCE = Path(lerobot_streaming.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "threads": set(),
+    "memory": set(),
     "plan": {"errors"},
     "options": {"errors", "plan"},
     "versions": {"errors"},
@@ -28,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "lerobot_values": set(),
     "episodes": {"errors", "index", "storage", "stats", "threads"},
     "decode": {"errors", "episodes", "stats", "threads"},
-    "items": {"errors", "decode", "episodes", "lerobot_values"},
+    "items": {"errors", "decode", "episodes", "lerobot_values", "memory"},
     "stream": {"errors", "plan", "storage", "episodes", "decode", "items", "stats"},
     "state": {"errors", "options", "plan"},
     "orders": {"plan", "state"},
@@ -47,7 +48,18 @@ ALLOWED: dict[str, set[str]] = {
     "resume": {"errors", "options", "plan", "opening", "ranks", "state", "orders", "place", "progress"},
     "resumable": {"errors", "options", "resume", "accelerate_guard"},
     "dataset": {
-        *("errors", "options", "episodes", "items", "item_spec", "opening", "place", "places", "plan"),
+        *(
+            "errors",
+            "memory",
+            "options",
+            "episodes",
+            "items",
+            "item_spec",
+            "opening",
+            "place",
+            "places",
+            "plan",
+        ),
         *("ranks", "resume", "resumable", "stats", "stream", "worker", "accelerate_guard"),
     },
     "train": {
@@ -112,7 +124,7 @@ def test_only_train_knows_lerobots_training_and_nobody_imports_accelerate() -> N
 def test_only_the_dataset_knows_torchs_data_classes() -> None:
     for path in _modules():
         if any(name.startswith("torch.utils.data") for name in _imports(path)):
-            assert _room(path) in {"dataset", "ranks", "cli"}, path
+            assert _room(path) in {"dataset", "memory", "ranks", "cli"}, path
 
 
 def test_the_package_has_the_rooms_that_the_map_names() -> None:

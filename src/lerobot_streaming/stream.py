@@ -14,7 +14,7 @@ import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -52,6 +52,7 @@ _EARLY_PER_THREAD: Final = 2
 one's long GOP holds the queue up."""
 
 _JOIN_TIMEOUT_S: Final = 1.0
+_HOLD_POLL_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +233,9 @@ class EpisodeStream:
                 self._fill_window()
                 self._submit()
                 if not len(self._pipeline):
-                    if len(self._window):
-                        self._raise_no_room()
-                    return
+                    if not len(self._window):
+                        return
+                    self._await_room()
                 begin = perf_counter()
                 draw, item = self._pipeline.pop()
                 parts.stats.add("wait_s", perf_counter() - begin)
@@ -274,6 +275,14 @@ class EpisodeStream:
             if payload is None:
                 return
             self._pipeline.submit((self._window.take(), payload))
+
+    def _await_room(self) -> None:
+        """Waits until nothing is decoded ahead of its turn: such a decode may be the last to hold an episode."""
+        while self._fetcher.num_held:
+            sleep(_HOLD_POLL_S)
+        self._submit()
+        if not len(self._pipeline):
+            self._raise_no_room()
 
     def _raise_no_room(self) -> None:
         position = self._window.first.position
@@ -328,7 +337,7 @@ class EpisodeStream:
             return False
         finally:
             del payload, found
-            self._fetcher.draw_done(draw.position)
+            self._fetcher.give_back(draw.position)
         return True
 
     def _transform(self, draw: Draw, item: Item, transforms: Callable[[Any], Any]) -> None:

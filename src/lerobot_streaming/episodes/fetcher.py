@@ -99,6 +99,7 @@ class EpisodeFetcher:
         self._next: tuple[int, int] | None = None
         self._residents: dict[int, _Resident] = {}
         self._num_leases = 0
+        self._num_held = 0
         self._lock = Lock()
         self._work: SimpleQueue[tuple[int, Future[EpisodePayload]] | None] = SimpleQueue()
         self._closed = False
@@ -185,7 +186,7 @@ class EpisodeFetcher:
             position: Position of the episode.
 
         Returns:
-            Its payload, to be given back by one `draw_done` as after a draw; None when it is not there.
+            Its payload, to be given back with `give_back`; None when it is not there.
         """
         with self._lock:
             resident = self._residents.get(position)
@@ -194,7 +195,23 @@ class EpisodeFetcher:
             if resident.payload.exception() is not None:
                 return None
             resident.leases[0] += 1
+            self._num_held += 1
             return resident.payload.result()
+
+    def give_back(self, position: int) -> None:
+        """Ends a `hold`. The caller must no longer refer to the payload.
+
+        Args:
+            position: Position of the episode.
+        """
+        self.draw_done(position)
+        with self._lock:
+            self._num_held -= 1
+
+    @property
+    def num_held(self) -> int:
+        """Holds that have not been given back."""
+        return self._num_held
 
     def draw_done(self, position: int) -> None:
         """Counts a draw whose decode has finished; after an episode's last one its bytes are released.
