@@ -277,7 +277,7 @@ class EpisodeStream:
             self._pipeline.submit((self._window.take(), payload))
 
     def _await_room(self) -> None:
-        """Waits until nothing is decoded ahead of its turn: such a decode may be the last to hold an episode."""
+        """Waits for decodes ahead of their turn: one of them may be the last to hold an episode."""
         while self._fetcher.num_held:
             sleep(_HOLD_POLL_S)
         self._submit()
