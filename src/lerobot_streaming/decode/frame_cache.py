@@ -28,6 +28,7 @@ class _Gop:
 
     lock: Lock = field(default_factory=Lock)
     frames: dict[int, av.VideoFrame] = field(default_factory=dict)
+    frame_bytes: int = 0  # One frame's; all of a GOP are of one size.
     users: int = 0
 
 
@@ -154,7 +155,7 @@ class FrameCache:
                         continue
                     dropped = gop.frames.pop(video.sample_of_frame[number], None)
                     if dropped is not None:
-                        self._bytes -= frame_bytes(dropped)
+                        self._bytes -= gop.frame_bytes
                     if not gop.frames and not gop.users:
                         del self._gops[key]
 
@@ -241,7 +242,9 @@ class FrameCache:
                 frame = decoded.get(sample)
                 if frame is None or sample in gop.frames:
                     continue
-                size = self._frame_bytes[camera] = frame_bytes(frame)
+                if not gop.frame_bytes:
+                    gop.frame_bytes = self._frame_bytes[camera] = frame_bytes(frame)
+                size = gop.frame_bytes
                 if self._bytes + size > self._budget_bytes:
                     break
                 gop.frames[sample] = frame

@@ -72,8 +72,11 @@ class LookAhead:
             Frame numbers in the order of the window; the episode's first or last frame where it reaches
             beyond.
         """
+        window = self._windows[camera]
+        if window == (0,):
+            return [frame]
         last = self._lengths[position] - 1
-        return [min(max(frame + offset, 0), last) for offset in self._windows[camera]]
+        return [min(max(frame + offset, 0), last) for offset in window]
 
     def add(self, position: int, frame: int) -> None:
         """Takes a coming draw into the window."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from lerobot_streaming.memory.leases import lend
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 KEPT_BYTES: Final = 256 * 1024**2
 """Most bytes kept for use again; more are only in use while more items are alive at a time."""
@@ -38,13 +35,14 @@ class PixelMemory:
         """Starts with nothing."""
         self._kept_bytes = kept_bytes
         self._idle: defaultdict[int, deque[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = defaultdict(deque)
+        self._sizes: dict[tuple[tuple[int, ...], type], int] = {}
 
     @property
     def num_idle_bytes(self) -> int:
         """Bytes that wait to be used again."""
         return sum(size * len(blocks) for size, blocks in list(self._idle.items()))
 
-    def empty(self, shape: Sequence[int], dtype: type[np.uint8 | np.float32] = np.uint8) -> torch.Tensor:
+    def empty(self, shape: tuple[int, ...], dtype: type[np.uint8 | np.float32] = np.uint8) -> torch.Tensor:
         """Makes a tensor whose values are not set.
 
         Args:
@@ -54,7 +52,9 @@ class PixelMemory:
         Returns:
             A contiguous tensor that shares its memory with no other living one.
         """
-        size = math.prod(shape) * np.dtype(dtype).itemsize
+        size = self._sizes.get((shape, dtype))
+        if size is None:
+            size = self._sizes[shape, dtype] = math.prod(shape) * np.dtype(dtype).itemsize
         if size < _SMALLEST:
             return torch.from_numpy(np.empty(shape, dtype))
         idle = self._idle[size]
@@ -62,7 +62,7 @@ class PixelMemory:
             block = idle.pop()
         except IndexError:
             block = np.empty(size, dtype=np.uint8)
-        array: np.ndarray[Any, Any] = np.ndarray(tuple(shape), dtype, buffer=block)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer=block)
         # NumPy keeps the interpreter's lock; every operation of PyTorch would give it away.
         return torch.from_numpy(lend(array, partial(self._take_back, block)))
 
