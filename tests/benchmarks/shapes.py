@@ -53,8 +53,8 @@ class Shape:
 _H264 = {"vcodec": "h264", "crf": 20}
 
 SHAPES = {
-    "A": Shape(cameras=2, width=640, height=480, fps=30, noise=4, episodes=10),
-    "B": Shape(cameras=3, width=320, height=180, fps=15, noise=2, encoder={**_H264, "g": 10}, episodes=24),
+    "A": Shape(cameras=2, width=640, height=480, fps=30, noise=4, episodes=40),
+    "B": Shape(cameras=3, width=320, height=180, fps=15, noise=2, encoder={**_H264, "g": 10}, episodes=48),
     "C": Shape(cameras=1, width=320, height=240, fps=30, noise=4, encoder={**_H264, "g": 60}, episodes=50),
     "D": Shape(
         cameras=1,
@@ -69,8 +69,9 @@ SHAPES = {
 }
 """The four shapes of the design's speed table; libx264's default preset codes C and D with B-frames.
 
-By default the decoded frames of each exceed one GiB, the default frame cache of a rank: a smaller data
-set would be decoded once and then served from memory.
+By default each has more episodes than the pool mixes. The decoded frames of A and B are several times the
+default frame cache of a rank, those of C and D little more than it: making more takes long. With C and D the
+cache therefore also serves frames of the epoch before; `--option frame_cache_gb=0.25` shows what is left without.
 """
 
 

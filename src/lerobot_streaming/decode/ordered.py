@@ -18,6 +18,10 @@ STALL_TIMEOUT_S: Final = 120.0
 """Seconds after which one decode that has not returned is an error. Ordinary decodes take milliseconds."""
 
 
+_PATIENCE_S: Final = 0.05
+"""Seconds that a consumer who has to wait gives the threads to finish several items."""
+
+
 class Slot[Task, Result]:
     """One piece of work between submission and delivery."""
 
@@ -63,6 +67,15 @@ class Slot[Task, Result]:
             Whether it is done.
         """
         return self._done.acquire(timeout=timeout_s)
+
+    def look(self, timeout_s: float) -> None:
+        """Waits for the work to be done, but leaves the result for a later `wait`.
+
+        Args:
+            timeout_s: Seconds to wait.
+        """
+        if self._done.acquire(timeout=timeout_s):
+            self._done.release()
 
     def begin(self, activity: str) -> None:
         """Notes what a thread does now, from here on under the stall timeout.
@@ -143,6 +156,10 @@ class OrderedPipeline[Task, Result]:
             BaseException: What the task's thread raised.
         """
         slot = self._slots[0]
+        if not slot.done:
+            # Half of the queue at once: to wake for every single item costs the threads more, in changes of
+            # hands of the interpreter's lock, than the items themselves.
+            self._slots[len(self._slots) // 2].look(_PATIENCE_S)
         while not slot.wait(min(1.0, self._stall_timeout_s / 4)):
             # None before a thread has begun and again once it is done.
             since = slot.busy_since
