@@ -23,11 +23,11 @@ import torch
 from lerobot_streaming.decode.colour import ColourConverter
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.decode.lookahead import LookAhead, window_length
-from lerobot_streaming.decode.ordered import OrderedPipeline, Slot
+from lerobot_streaming.decode.ordered import Activity, OrderedPipeline, Slot
 from lerobot_streaming.decode.window import DrawWindow
 from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
 from lerobot_streaming.episodes.fetcher import EpisodeFetcher, EpisodePayload
-from lerobot_streaming.errors import ByteBudgetError, StreamingError
+from lerobot_streaming.errors import ByteBudgetError
 from lerobot_streaming.items import Item, ItemBuilder, transform_images
 from lerobot_streaming.plan import sample_seed
 
@@ -277,8 +277,9 @@ class EpisodeStream:
             self._pipeline.submit((self._window.take(), payload))
 
     def _await_room(self) -> None:
-        """Waits for decodes ahead of their turn: one of them may be the last to hold an episode."""
+        """Waits until nothing is decoded early: such a decode may be the last to hold an episode."""
         while self._fetcher.num_held:
+            self._pipeline.check_idle()
             sleep(_HOLD_POLL_S)
         self._submit()
         if not len(self._pipeline):
@@ -319,26 +320,33 @@ class EpisodeStream:
         self._parts.stats.add("camera_samples", len(frames))
         return draw, item
 
-    def _decode_early(self) -> bool:
+    def _decode_early(self, activity: Activity) -> bool:
         """Decodes for a coming draw; runs in a decode thread that has nothing else to do."""
         found = self._window.next_early(self._fetcher.hold)
         if found is None:
             return False
         number, draw, payload = found
+        del found
+        failed = False
         try:
-            decoded = False
-            for camera, video in enumerate(payload.videos):
-                wanted = self._lookahead.frames_of(camera, draw.position, draw.frame)
-                decoded |= self._frames.warm(draw.position, camera, video, wanted)
-            if decoded:
+            if self._warm(draw, payload, activity):
                 self._window.decoded_early(number)
-        except StreamingError:
-            # The draw itself meets the same error, and raises it in its turn.
-            return False
-        finally:
-            del payload, found
-            self._fetcher.give_back(draw.position)
-        return True
+        except Exception:  # noqa: BLE001  The draw itself meets the same error, and raises it in its turn.
+            failed = True
+        # Nothing refers to the episode's bytes here any more, not even a traceback, so they may be released.
+        del payload
+        self._fetcher.give_back(draw.position)
+        return not failed
+
+    def _warm(self, draw: Draw, payload: EpisodePayload, activity: Activity) -> bool:
+        """Decodes what a draw wants and is not kept yet; says whether there was any."""
+        decoded = False
+        for camera, video in enumerate(payload.videos):
+            episode = self._parts.layout.episode_index[draw.position]
+            activity.begin(f"Decoding frame {draw.frame} of episode {episode} from {video.path}")
+            wanted = self._lookahead.frames_of(camera, draw.position, draw.frame)
+            decoded |= self._frames.warm(draw.position, camera, video, wanted)
+        return decoded
 
     def _transform(self, draw: Draw, item: Item, transforms: Callable[[Any], Any]) -> None:
         """Transforms in the consumer's thread: the seeded generators are the process's own."""

@@ -185,7 +185,7 @@ class FrameCache:
         self, position: int, camera: int, video: EpisodeVideo, start: int, missing: set[int], gop: _Gop
     ) -> dict[int, av.VideoFrame]:
         """Decodes a GOP from its sync sample as far as it pays, keeping what the window wants."""
-        wanted, last = missing, max(missing)
+        wanted = missing
         if self._budget_bytes:
             # Decoding on to a frame that a later draw wants costs less than the run from the sync sample that
             # this draw would cost, unless the frame cannot be kept.
@@ -193,19 +193,13 @@ class FrameCache:
             samples = (video.sample_of_frame[frame] for frame in coming)
             ahead = [sample for sample in samples if sample not in gop.frames]
             wanted = missing | set(ahead[: self._num_fitting(camera)])
-            last = max(wanted)
-        begin = perf_counter()
         try:
-            with self._decoders.lend(video.stream(start)) as decoder:
-                frames = decode_run(decoder, video.packets(start, last), start, wanted, self._cancelled)
-        except av.error.FFmpegError as error:
-            raise DecodeError(
-                f"libav could not decode camera {video.camera!r} of episode {video.episode}, samples {start} "
-                f"to {last} of its span in file {video.path}: {error}. The file is damaged there: restore "
-                "it, or leave the episode out with `episodes=[...]`."
-            ) from error
-        self._stats.add("decode_s", perf_counter() - begin)
-        self._stats.add("frames_decoded", last - start + 1)
+            frames = self._run(video, start, wanted)
+        except DecodeError:
+            if max(wanted) == max(missing):
+                raise
+            # Maybe only what later draws want is damaged: then the error is theirs.
+            frames = self._run(video, start, missing)
         if not missing <= frames.keys():
             if self._cancelled():
                 raise PipelineClosedError("The pipeline was closed during a decode.")
@@ -218,6 +212,23 @@ class FrameCache:
         if self._budget_bytes:
             self._keep(gop, frames, camera, position, video.frames_of_start[start], video.sample_of_frame)
         return {sample: frames[sample] for sample in missing}
+
+    def _run(self, video: EpisodeVideo, start: int, wanted: set[int]) -> dict[int, av.VideoFrame]:
+        """Decodes from a sync sample to the last wanted one."""
+        last = max(wanted)
+        begin = perf_counter()
+        try:
+            with self._decoders.lend(video.stream(start)) as decoder:
+                frames = decode_run(decoder, video.packets(start, last), start, wanted, self._cancelled)
+        except av.error.FFmpegError as error:
+            raise DecodeError(
+                f"libav could not decode camera {video.camera!r} of episode {video.episode}, samples {start} "
+                f"to {last} of its span in file {video.path}: {error}. The file is damaged there: restore "
+                "it, or leave the episode out with `episodes=[...]`."
+            ) from error
+        self._stats.add("decode_s", perf_counter() - begin)
+        self._stats.add("frames_decoded", last - start + 1)
+        return frames
 
     def _num_fitting(self, camera: int) -> int | None:
         """How many frames of a camera the cache has room for; None before the first has come."""

@@ -22,21 +22,61 @@ _PATIENCE_S: Final = 0.05
 """Seconds that a consumer who has to wait gives the threads to finish several items."""
 
 
-class Slot[Task, Result]:
+class Activity:
+    """What a thread does now, for the stall timeout."""
+
+    __slots__ = ("activity", "busy_since")
+
+    def __init__(self) -> None:
+        """Makes one that has not begun."""
+        self.activity = ""
+        self.busy_since: float | None = None
+
+    def begin(self, activity: str) -> None:
+        """Notes what a thread does now, from here on under the stall timeout.
+
+        Args:
+            activity: What is being done to which file, for the message.
+        """
+        self.activity = activity
+        self.busy_since = perf_counter()
+
+    def end(self) -> None:
+        """Notes that it has returned."""
+        self.busy_since = None
+
+    def check(self, timeout_s: float) -> None:
+        """Raises when it takes too long.
+
+        Args:
+            timeout_s: Seconds that it may take.
+
+        Raises:
+            DecodeStallError: It has not returned within them.
+        """
+        # None before a thread has begun and again once it is done.
+        since = self.busy_since
+        if since is not None and perf_counter() - since > timeout_s:
+            raise DecodeStallError(
+                f"{self.activity} has not returned within {timeout_s:g} s. The file is probably damaged "
+                "there: check it, or leave the episode out with `episodes=[...]`."
+            )
+
+
+class Slot[Task, Result](Activity):
     """One piece of work between submission and delivery."""
 
-    __slots__ = ("_done", "_task", "activity", "busy_since", "error", "result")
+    __slots__ = ("_done", "_task", "error", "result")
 
     def __init__(self, task: Task) -> None:
         """Makes a slot whose work has not begun."""
+        super().__init__()
         self._task: Task | None = task
         self.result: Result | None = None
         self.error: BaseException | None = None
         # Held until the work is done: waiting for a bare lock costs no more than the wait itself.
         self._done = Lock()
         self._done.acquire()
-        self.activity = ""
-        self.busy_since: float | None = None
 
     def take(self) -> Task:
         """Hands the task over: the slot, which may wait long for its delivery, no longer refers to it.
@@ -48,13 +88,18 @@ class Slot[Task, Result]:
         return task  # type: ignore[return-value]  # Set until it is taken.
 
     @property
+    def taken(self) -> bool:
+        """Whether a thread has the task."""
+        return self._task is None
+
+    @property
     def done(self) -> bool:
         """Whether the result, or the error, is there."""
         return not self._done.locked()
 
     def finish(self) -> None:
         """Lets the consumer have the result; called once."""
-        self.busy_since = None
+        self.end()
         self._done.release()
 
     def wait(self, timeout_s: float) -> bool:
@@ -77,15 +122,6 @@ class Slot[Task, Result]:
         if self._done.acquire(timeout=timeout_s):
             self._done.release()
 
-    def begin(self, activity: str) -> None:
-        """Notes what a thread does now, from here on under the stall timeout.
-
-        Args:
-            activity: What is being done to which file, for the message.
-        """
-        self.activity = activity
-        self.busy_since = perf_counter()
-
 
 class OrderedPipeline[Task, Result]:
     """Threads that work on tasks and one consumer that takes the results in order.
@@ -94,9 +130,9 @@ class OrderedPipeline[Task, Result]:
         work: Turns a slot's task into its result, in one of the threads.
         threads: Number of threads.
         name: Prefix of their names.
-        idle: What a thread may do while no task waits; says whether there was something to do. When there was
-            not, the thread asks again after its next task.
-            It must not raise.
+        idle: What a thread may do while no task waits, noting it in the thread's activity; says whether there
+            was something to do. When there was not, the thread asks again after its next task. It must not
+            raise.
         stall_timeout_s: Seconds that one begun activity may take.
     """
 
@@ -106,7 +142,7 @@ class OrderedPipeline[Task, Result]:
         *,
         threads: int,
         name: str,
-        idle: Callable[[], bool] = lambda: False,
+        idle: Callable[[Activity], bool] = lambda _: False,
         stall_timeout_s: float = STALL_TIMEOUT_S,
     ) -> None:
         """Starts the threads."""
@@ -116,8 +152,10 @@ class OrderedPipeline[Task, Result]:
         self._slots: deque[Slot[Task, Result]] = deque()
         self._waiting: SimpleQueue[Slot[Task, Result] | None] = SimpleQueue()
         self._closed = False
+        self._idling = [Activity() for _ in range(threads)]
         self._threads = [
-            Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(threads)
+            Thread(target=self._run, args=(idling,), name=f"{name}-{number}", daemon=True)
+            for number, idling in enumerate(self._idling)
         ]
         for thread in self._threads:
             thread.start()
@@ -152,7 +190,8 @@ class OrderedPipeline[Task, Result]:
             Its result.
 
         Raises:
-            DecodeStallError: What the task's thread does has not returned within the stall timeout.
+            DecodeStallError: What the task's thread does has not returned within the stall timeout, or no
+                thread has taken the task and what an idle one does has not.
             BaseException: What the task's thread raised.
         """
         slot = self._slots[0]
@@ -161,17 +200,22 @@ class OrderedPipeline[Task, Result]:
             # hands of the interpreter's lock, than the items themselves.
             self._slots[len(self._slots) // 2].look(_PATIENCE_S)
         while not slot.wait(min(1.0, self._stall_timeout_s / 4)):
-            # None before a thread has begun and again once it is done.
-            since = slot.busy_since
-            if since is not None and perf_counter() - since > self._stall_timeout_s:
-                raise DecodeStallError(
-                    f"{slot.activity} has not returned within {self._stall_timeout_s:g} s. The file is "
-                    "probably damaged there: check it, or leave the episode out with `episodes=[...]`."
-                )
+            slot.check(self._stall_timeout_s)
+            if not slot.taken:
+                self.check_idle()
         self._slots.popleft()
         if slot.error is not None:
             raise slot.error
         return slot.result  # type: ignore[return-value]  # Set together with `done` when there is no error.
+
+    def check_idle(self) -> None:
+        """Raises when what an idle thread does takes too long.
+
+        Raises:
+            DecodeStallError: It has not returned within the stall timeout.
+        """
+        for idling in self._idling:
+            idling.check(self._stall_timeout_s)
 
     def close(self) -> None:
         """Stops the threads: work that has not begun is dropped, work under way is told by `cancelled`."""
@@ -191,13 +235,15 @@ class OrderedPipeline[Task, Result]:
         """
         return join_all(self._threads, timeout_s)
 
-    def _run(self) -> None:
+    def _run(self, idling: Activity) -> None:
         idle = self._idle
         while True:
             try:
                 slot = self._waiting.get_nowait()
             except Empty:
-                if not self._closed and idle():
+                found = not self._closed and idle(idling)
+                idling.end()
+                if found:
                     continue
                 slot = self._waiting.get()
             if slot is None or self._closed:

@@ -90,13 +90,15 @@ class DrawWindow[Draw]:
         """
         self._items += 1
         known = len(self._draws) + in_flight
-        if known < self._first_length:
-            return min(_STEP, self._first_length - known)
+        missing = self._first_length - known
+        # One is always missing: the draw that was delivered.
+        if missing > 1:
+            return min(_STEP, missing)
         kept = self._frames.num_bytes
         fitting = min(MAX_WINDOW, known * _FILL * self._budget_bytes / kept) if kept else MAX_WINDOW
-        if not self._budget_bytes or known > max(fitting, self._first_length):
-            return 0
-        return 1 + (self._items % _GROWTH == 0)
+        if self._budget_bytes and known < fitting:
+            return 1 + (self._items % _GROWTH == 0)
+        return max(0, missing)
 
     def add(self, draw: Draw) -> None:
         """Adds a draw at the end."""

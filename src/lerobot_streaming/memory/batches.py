@@ -15,8 +15,9 @@ from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.utils import _pytree
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from lerobot_streaming.memory.segments import HEADER_BYTES, SUPPORTED, Segment, SegmentPool, receive
 
@@ -55,17 +56,30 @@ class SharedBatch(dict[str, Any]):
 
     Args:
         segment: Where its tensors lie.
+        memory: What the segment lent. While the batch is there it may be sent, so the segment is not idle
+            even if a user's collate function moved every tensor elsewhere.
     """
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, memory: memoryview) -> None:
         """Makes an empty batch."""
         super().__init__()
         self.segment: Segment | None = segment
+        self.memory = memory
         self.written: dict[str, _Written] = {}
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         """Pickles and copies as a plain dictionary, except on its way to the training process."""
         return dict, (dict(self),)
+
+
+for _kind in (Sample, SharedBatch):
+    # `tree_map` in a user's collate function knows exact types only, and looks into no other.
+    _pytree.register_pytree_node(
+        _kind,
+        _pytree.SUPPORTED_NODES[dict].flatten_fn,
+        _pytree.SUPPORTED_NODES[dict].unflatten_fn,
+        flatten_with_keys_fn=_pytree.SUPPORTED_NODES[dict].flatten_with_keys_fn,
+    )
 
 
 def _place_of(values: Sequence[Any], end: int) -> _Place | None:
@@ -74,6 +88,7 @@ def _place_of(values: Sequence[Any], end: int) -> _Place | None:
     for value in values:
         if (
             type(value) is not torch.Tensor
+            or value.is_nested
             or value.dtype != first.dtype
             or value.shape != first.shape
             or value.layout is not torch.strided
@@ -92,11 +107,25 @@ def _num_bytes(place: _Place) -> int:
 
 def _view(memory: memoryview, place: _Place) -> torch.Tensor:
     count = torch.Size(place.shape).numel()
-    return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+    tensor = torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset)
+    # An ordinary batch is no view of anything, and may be detached in place.
+    return tensor.view(place.shape).detach()
+
+
+def _stays(value: Any, written: _Written | None) -> bool:
+    """Whether a value is what was written; a user's collate function may have changed it, or moved it."""
+    return (
+        written is not None
+        and value is written.tensor
+        and value.data_ptr() == written.address
+        and value.shape == written.place.shape
+        and value.is_contiguous()
+        and not value.requires_grad
+    )
 
 
 _pool = SegmentPool()
-os.register_at_fork(after_in_child=_pool.forget)
+os.register_at_fork(before=_pool.retire_lent, after_in_child=_pool.forget)
 
 
 def collate_samples(batch: Sequence[Sample], *, collate_fn_map: dict[Any, Any] | None = None) -> Any:
@@ -112,7 +141,9 @@ def collate_samples(batch: Sequence[Sample], *, collate_fn_map: dict[Any, Any] |
     columns = {key: [sample[key] for sample in batch] for key in batch[0]}
     places: dict[str, _Place] = {}
     end = HEADER_BYTES
-    for key, values in columns.items():
+    # The table is public: whoever has tensors collated in another way gets that.
+    usual = collate_fn_map is not None and collate_fn_map.get(torch.Tensor) is collate_tensor_fn
+    for key, values in columns.items() if usual else ():
         place = _place_of(values, end)
         if place is not None:
             places[key] = place
@@ -121,7 +152,7 @@ def collate_samples(batch: Sequence[Sample], *, collate_fn_map: dict[Any, Any] |
     if segment is None:
         return {key: collate(values, collate_fn_map=collate_fn_map) for key, values in columns.items()}
     memory = segment.lend()
-    result = SharedBatch(segment)
+    result = SharedBatch(segment, memory)
     for key, values in columns.items():
         place = places.get(key)
         if place is None:
@@ -139,12 +170,10 @@ def _reduce(batch: SharedBatch) -> tuple[Any, ...]:
     if segment is None:
         # Sent before: two receivers could not both say when the segment is free.
         return batch.__reduce__()
-    content: dict[str, Any] = {}
-    for key, value in batch.items():
-        written = batch.written.get(key)
-        # A user's collate function may have put something else under the key, or moved its memory.
-        stays = written is not None and written.tensor is value and value.data_ptr() == written.address
-        content[key] = written.place if written is not None and stays else value
+    staying = {key for key, value in batch.items() if _stays(value, batch.written.get(key))}
+    if not staying:
+        return batch.__reduce__()
+    content = {key: batch.written[key].place if key in staying else value for key, value in batch.items()}
     segment.send()
     # typeshed types DupFd's result as an integer; it is an object that is made for pickling.
     return _receive, (reduction.DupFd(segment.fd), segment.size, content)
@@ -162,9 +191,10 @@ def share_batches() -> bool:
     """Lets `default_collate` of this process collate samples into memory that is used again.
 
     Returns:
-        Whether this system can; then the worker's items are to be `Sample`s.
+        Whether it does; then the worker's items are to be `Sample`s. It does not where the system cannot, and
+        where the table already says how to collate dictionaries.
     """
-    if SUPPORTED and Sample not in default_collate_fn_map:
+    if SUPPORTED and not any(issubclass(Sample, kind) for kind in default_collate_fn_map):
         default_collate_fn_map[Sample] = collate_samples
         reduction.ForkingPickler.register(SharedBatch, _reduce)
-    return SUPPORTED
+    return default_collate_fn_map.get(Sample) is collate_samples

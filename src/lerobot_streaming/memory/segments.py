@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-import weakref
 from functools import partial
 from typing import Final
 
@@ -33,8 +32,9 @@ _WASTE: Final = 4
 _IDLE, _SENT, _RETIRED = 0, 1, 2
 """The mark: free for the worker; with the receiver; never to be used again."""
 
-SUPPORTED: Final = sys.platform == "linux"
-"""Whether there is anonymous shared memory that is passed on as a file descriptor."""
+SUPPORTED: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
+"""Whether there is anonymous shared memory that is passed on as a file descriptor; a Python that was built
+for an older libc has none."""
 
 
 class Segment:
@@ -55,16 +55,17 @@ class Segment:
             os.close(self.fd)
             raise
         self._lent = False
+        self._retired = False
 
     @property
     def is_idle(self) -> bool:
         """Whether neither this process nor a receiver uses it."""
-        return not self._lent and self._map[0] == _IDLE
+        return not self._lent and not self._retired and self._map[0] == _IDLE
 
     @property
     def is_retired(self) -> bool:
-        """Whether a receiver took it out of use."""
-        return not self._lent and self._map[0] == _RETIRED
+        """Whether it was taken out of use, here or by a receiver."""
+        return not self._lent and (self._retired or self._map[0] == _RETIRED)
 
     def lend(self) -> memoryview:
         """Lends the whole segment, header included, to tensors of this process.
@@ -78,6 +79,10 @@ class Segment:
     def send(self) -> None:
         """Marks the segment as the receiver's, until the receiver has done with it."""
         self._map[0] = _SENT
+
+    def retire_lent(self) -> None:
+        """Takes the segment out of use for good if tensors of this process are over it."""
+        self._retired |= self._lent
 
     def close(self) -> None:
         """Gives the file descriptor back; the memory goes when nothing maps it any more."""
@@ -121,6 +126,11 @@ class SegmentPool:
             self._segments.append(chosen)
         return chosen
 
+    def retire_lent(self) -> None:
+        """Takes out of use what tensors of this process are over: a forked process may keep them."""
+        for segment in self._segments:
+            segment.retire_lent()
+
     def forget(self) -> None:
         """Leaves the segments to the process that made them; for a forked one."""
         self._segments.clear()
@@ -138,10 +148,11 @@ class _Received:
     def __init__(self, mapped: mmap.mmap) -> None:
         self._map = mapped
         self._retired = False
-        _received.add(self)
+        _received[id(self)] = self
 
     def end(self) -> None:
         """Hands the segment back to its worker."""
+        _received.pop(id(self), None)
         if not self._retired:
             self._map[0] = _IDLE
 
@@ -151,12 +162,13 @@ class _Received:
         self._map[0] = _RETIRED
 
 
-_received: weakref.WeakSet[_Received] = weakref.WeakSet()
+_received: dict[int, _Received] = {}
+"""Dictionary operations are atomic: batches come and go in other threads while this one forks."""
 
 
 def _retire_received() -> None:
     """A forked process keeps the batches that its parent has: nothing may be written over them."""
-    for one in list(_received):
+    for one in list(_received.values()):
         one.retire()
 
 
