@@ -36,10 +36,11 @@ ALLOWED: dict[str, set[str]] = {
     "pass_numbers": {"options"},
     "place": {"plan", "ranks", "state", "orders", "pass_numbers"},
     "progress": {"errors", "options", "plan", "ranks", "state", "orders", "place"},
-    "places": {"errors", "options", "storage", "index", "episodes"},
+    "places": {"errors", "options", "storage", "index", "episodes", "threads"},
     "item_spec": {"episodes", "items", "lerobot_values"},
     "opening": {
         *("errors", "options", "plan", "storage", "index", "episodes", "items", "lerobot_values", "places"),
+        "threads",
     },
     "worker": {
         *("errors", "options", "plan", "episodes", "decode", "items", "lerobot_values", "opening", "stats"),

@@ -31,6 +31,7 @@ from lerobot_streaming.index.resolve import LAZY_ABOVE, IndexRequest, complete_l
 from lerobot_streaming.lerobot_values import decode_language
 from lerobot_streaming.options import GIB
 from lerobot_streaming.plan import EpisodeSizes
+from lerobot_streaming.threads import daemon_pool, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +54,7 @@ class OpenDataset:
     Attributes:
         layout: The selected episodes.
         reader: Where payload bytes come from.
+        rows: Reader of rows that has read the footers of the Parquet files, where they are few.
         index: Sample tables of the video files; None for a dataset without videos.
         catalog: Spans and sizes of their mini-MP4s, by way of the index; None for a dataset without videos.
         size_bounds: Bytes per position that its mini-MP4s do not exceed, int64 (n,).
@@ -63,6 +65,7 @@ class OpenDataset:
 
     layout: DatasetLayout
     reader: RangeReader
+    rows: RowReader
     index: SampleIndex | None
     catalog: VideoCatalog | None
     size_bounds: NDArray[np.int64]
@@ -121,18 +124,17 @@ def open_dataset(
     """
     reader = place.reader
     layout = _layout(place.meta, features, episodes)
-    _check_rows(layout, reader)
     index, catalog, completion = None, None, None
     size_bounds: NDArray[np.int64] = np.zeros(layout.num_episodes, dtype=np.int64)
-    if layout.cameras:
-        request = _index_request(layout, place, repo_id, options)
+    # A store far away is asked for the rows' footers while the index is found.
+    with daemon_pool(1, "rows") as pool:
+        checked = pool.submit(partial(_check_rows, layout, reader))
         try:
-            index = resolve_index(request)
-        except SidecarError as error:
-            if all(size >= 0 for size in request.wanted.values()):
-                raise
-            # The list names the missing files and whatever else is wrong with the others.
-            raise MissingFileError(str(error)) from error
+            found = _find_index(layout, place, repo_id, options) if layout.cameras else None
+        finally:
+            rows = result_of(checked)  # What is wrong with the rows is said first.
+    if found is not None:
+        index, request = found
         completion = complete_later(index, request)
         size_bounds = episode_size_bounds(layout, index.files)
         catalog = VideoCatalog(layout, index, options.tolerance_s)
@@ -141,7 +143,21 @@ def open_dataset(
     formats = {key: (layout.features[key].get("info") or {}).get("video.pix_fmt") for key in layout.cameras}
     cameras = video_features(features)
     some = None if cameras == video_features(place.meta.features) else cameras
-    return OpenDataset(layout, reader, index, catalog, size_bounds, items, formats, some), completion
+    opened = OpenDataset(layout, reader, rows, index, catalog, size_bounds, items, formats, some)
+    return opened, completion
+
+
+def _find_index(
+    layout: DatasetLayout, place: DatasetPlace, repo_id: str, options: Options
+) -> tuple[SampleIndex, IndexRequest]:
+    request = _index_request(layout, place, repo_id, options)
+    try:
+        return resolve_index(request), request
+    except SidecarError as error:
+        if all(size >= 0 for size in request.wanted.values()):
+            raise
+        # The list names the missing files and whatever else is wrong with the others.
+        raise MissingFileError(str(error)) from error
 
 
 def sizes_with_cameras(
@@ -200,7 +216,7 @@ def _layout(
     )
 
 
-def _check_rows(layout: DatasetLayout, reader: RangeReader) -> None:
+def _check_rows(layout: DatasetLayout, reader: RangeReader) -> RowReader:
     """Finds missing Parquet files, and files that do not belong to the metadata while they are few."""
     stats = reader.stat_many(layout.data_files)
     missing = [path for path, stat in stats.items() if stat.size < 0]
@@ -210,8 +226,10 @@ def _check_rows(layout: DatasetLayout, reader: RangeReader) -> None:
             f"as '{missing[0]}'. Restore them from the source of the dataset, or leave their episodes out."
         )
     reader.check_ranges(layout.data_files[0])
+    rows = RowReader(layout, reader, decode_language)
     if len(layout.data_files) <= LAZY_ABOVE:
-        RowReader(layout, reader, decode_language).check(range(layout.num_episodes))
+        rows.check(range(layout.num_episodes))
+    return rows
 
 
 def _index_request(

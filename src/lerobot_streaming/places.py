@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lerobot_streaming.episodes.layout import episode_files
+from lerobot_streaming.episodes.layout import dataset_data_files, dataset_video_files, episode_files
 from lerobot_streaming.errors import (
     DatasetLayoutError,
     FetchError,
@@ -19,6 +20,7 @@ from lerobot_streaming.index.identity import SidecarIdentity
 from lerobot_streaming.index.published import SIDECAR_FOLDER, PublishedSidecars
 from lerobot_streaming.storage.folder_copy import check_holds, copy_files, list_folder, listing_digest
 from lerobot_streaming.storage.open_reader import open_reader, parse_bucket
+from lerobot_streaming.threads import daemon_pool, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
     from lerobot_streaming.storage.hub_store import HubStoreReader
 
 BUCKET_URI: Final = "hf://buckets/"
+
+_USUAL_METADATA: Final = (
+    "meta/info.json",
+    "meta/stats.json",
+    "meta/tasks.parquet",
+    "meta/episodes/chunk-000/file-000.parquet",
+)
+"""Files that every dataset has, and small ones nothing else: where they are is asked beside their listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +167,35 @@ def _on_hub(request: DatasetRequest, options: Options) -> DatasetPlace:
     commit = resolve_commit(request.repo_id, _tag(request), token=request.token)
     home = _open_home(f"hf://datasets/{request.repo_id}@{commit}", request, options)
     published = PublishedSidecars(request.repo_id, is_bucket=False, token=request.token)
-    if not SidecarIdentity(request.repo_id, commit, home.root).cache_path(Path(HF_LEROBOT_HOME)).exists():
-        # Of the first start's time, most is spent waiting for one answer after the other.
-        published = published.look_up_early()
+    # Of the first start's time, most is spent waiting for one answer after the other.
+    identity = SidecarIdentity(request.repo_id, commit, home.root)
+    if request.data_root is None and not identity.cache_path(Path(HF_LEROBOT_HOME)).exists():
+        published = published.look_up_early(identity.file_name())
     # Where lerobot itself keeps the files of a commit, so that both find what either has downloaded.
     repository = Path(HF_LEROBOT_HUB_CACHE) / f"datasets--{request.repo_id.replace('/', '--')}"
-    files = _list_metadata(home)
     folder = repository / "snapshots" / commit
+    if not (folder / "meta" / "info.json").is_file():
+        home.locate_ahead(_USUAL_METADATA)
+    files = _list_metadata(home)
     _copy_metadata(home, files, folder, request)
-    meta = load_metadata(request.repo_id, folder, commit, request.depth_output_unit)
+    with daemon_pool(1, "payload") as pool:
+        asked = pool.submit(partial(_look_up_payload, home, folder)) if request.data_root is None else None
+        # This takes much of the machine, and no answer is waited for meanwhile.
+        meta = load_metadata(request.repo_id, folder, commit, request.depth_output_unit)
+        if asked is not None:
+            result_of(asked)
     return _place(request, options, DatasetPlace(meta, "dataset", commit, home, published))
+
+
+def _look_up_payload(home: HubStoreReader, folder: Path) -> None:
+    """Asks for the sizes of all files of a dataset, which the reader remembers."""
+    try:
+        info = json.loads((folder / "meta" / "info.json").read_text())
+        videos = dataset_video_files(folder, info["features"], info.get("video_path"))
+        data = dataset_data_files(folder, info["data_path"])
+    except (DatasetLayoutError, OSError, ValueError, LookupError, TypeError, AttributeError):
+        return  # Whoever loads the metadata says what is wrong with it.
+    home.stat_many([*data, *videos])
 
 
 def _tag(request: DatasetRequest) -> str:

@@ -228,8 +228,8 @@ class EpisodeStream:
         """Yields (draw, item) until the plan ends. Closing the generator stops every thread."""
         parts = self._parts
         try:
-            self._fetcher.advance()
             while True:
+                # First of all, because it tells the fetcher which episodes the first draws wait for.
                 self._fill_window()
                 self._submit()
                 if not len(self._pipeline):
@@ -267,6 +267,7 @@ class EpisodeStream:
 
     def _fill_window(self) -> None:
         for draw in itertools.islice(self._draws, self._window.room(len(self._pipeline))):
+            self._fetcher.expect(draw.position)
             self._window.add(draw)
 
     def _submit(self) -> None:

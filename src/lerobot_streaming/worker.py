@@ -75,9 +75,11 @@ def make_runtime(
     reader = CountedReader(opened.reader, stats.count_read)
     reader.watch_retries(lambda: stats.add("retries", 1))
     reader.limit_requests(max(1, options.connections // num_workers))
+    rows = RowReader(opened.layout, reader, decode_language)
+    rows.share_footers(opened.rows)
     return WorkerRuntime(
         open=opened,
-        rows=RowReader(opened.layout, reader, decode_language),
+        rows=rows,
         catalog=opened.catalog,
         decoders=DecoderPool(limit),
         items=ItemBuilder(opened.layout, opened.items),

@@ -111,3 +111,32 @@ def test_waiting_for_a_slot_ends_with_the_deadline_or_the_reader() -> None:
             pass
         with pytest.raises(TransientFault, match="closed"), governor.slot("hub", Deadline(60, stop)):
             pass
+
+
+def test_slots_are_given_in_the_order_in_which_they_were_asked_for() -> None:
+    governor = Governor(1)
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        with governor.slot("hub", Deadline(60)):
+            served.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    with governor.slot("hub", Deadline(60)):
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(governor._line) < number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(10)
+    assert served == list(range(8))
+
+
+def test_who_gives_up_in_the_line_takes_no_slot_along() -> None:
+    governor = Governor(1)
+    with governor.slot("hub", Deadline(60)):
+        with pytest.raises(TransientFault), governor.slot("hub", Deadline(0.05)):
+            raise AssertionError("there was no slot")
+        assert not governor._line
+    with governor.slot("hub", Deadline(1)):
+        pass

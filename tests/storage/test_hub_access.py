@@ -70,6 +70,24 @@ def test_many_files_are_looked_up_in_few_requests(store: HubStore) -> None:
     assert len(reader.list_files("videos")) == 701
 
 
+def test_what_was_looked_up_at_a_commit_is_not_asked_for_again(store: HubStore) -> None:
+    reader = store.reader()
+    first = reader.stat_many([VIDEO, "missing.mp4"])
+    store.hub.clear_log()
+    assert reader.stat_many([VIDEO]) == {VIDEO: first[VIDEO]}
+    assert not store.hub.log
+    assert list(reader.stat_many(["missing.mp4", VIDEO])) == ["missing.mp4", VIDEO]
+    assert len(store.hub.log) == 1
+
+
+def test_files_are_located_ahead_of_their_reads(store: HubStore) -> None:
+    reader = store.reader()
+    reader.locate_ahead([VIDEO, "missing.mp4"])
+    assert reader.read(VIDEO, 5, 10) == CONTENT[5:15]
+    raises(MissingFileError, lambda: reader.read("missing.mp4", 0, 1))
+    assert len([request for request in store.asked("hub") if VIDEO in request.path]) == 1
+
+
 @KINDS
 def test_listings_go_over_pages_and_stop_at_the_folder(store: HubStore, kind: str) -> None:
     store.hub.state.page_size = 2
@@ -293,7 +311,7 @@ def test_a_forked_child_neither_asks_again_nor_touches_its_parents_connections(s
     pool_lock = client._transport._pool._optional_thread_lock  # type: ignore[union-attr]
     del client
     # As if other threads of the parent held every lock at that moment.
-    with reader._session._lock, reader._locations._lock, reader._governor._changed, pool_lock:
+    with reader._session._lock, reader._locations._lock, reader._governor._lock, pool_lock:
         child = os.fork()
         if child == 0:
             right = reader.read(VIDEO, 5, 10) == CONTENT[5:15]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,8 +26,24 @@ if TYPE_CHECKING:
     from lerobot_streaming.storage.base import RangeReader
 
 
+_MAX_PLANS: Final = 1024
+"""Plans that are kept from an episode's reservation until it is read; making one takes a millisecond."""
+
 _MAX_PREPARED: Final = 512
 """Files whose tables are kept prepared; preparing one again takes a fraction of a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class MiniMp4:
+    """One camera of an episode as it was read.
+
+    Attributes:
+        plan: What was read.
+        data: The finished mini-MP4, `plan.size_bytes` bytes.
+    """
+
+    plan: MiniMp4Plan
+    data: bytearray
 
 
 class VideoCatalog:
@@ -44,12 +61,13 @@ class VideoCatalog:
         self._index = index
         self._tolerance_s = tolerance_s
         self._sources: dict[str, tuple[SourceFile, FrameIndex, tuple[StreamParameters, ...]]] = {}
+        self._plans: dict[tuple[int, str], MiniMp4Plan] = {}
         self._sizes = {camera: np.full(layout.num_episodes, -1, dtype=np.int64) for camera in layout.cameras}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out what has been prepared: a worker prepares what it needs."""
         state = self.__dict__.copy()
-        state["_sources"] = {}
+        state["_sources"], state["_plans"] = {}, {}
         return state
 
     def check(self) -> None:
@@ -107,16 +125,25 @@ class VideoCatalog:
     def known_size(self, position: int) -> int | None:
         """Exact bytes of an episode's mini-MP4s, if they can be told without reading from the dataset.
 
+        Whoever asks reads the episode next: its mini-MP4s are planned, and its files' other episodes are not
+        looked at.
+
         Args:
             position: Position of the episode.
 
         Returns:
             Bytes over all cameras, or None while a file has not been indexed.
         """
-        known = all(sizes[position] >= 0 for sizes in self._sizes.values())
-        if known or all(self._index.knows(path) for path in self._paths(position)):
-            return self.size(position)
-        return None
+        for camera, sizes in self._sizes.items():
+            if sizes[position] < 0:
+                if not all(self._index.knows(path) for path in self._paths(position)):
+                    return None
+                plan = self.plan(position, camera)
+                sizes[position] = plan.size_bytes
+                self._plans[position, camera] = plan
+                while len(self._plans) > _MAX_PLANS:
+                    self._plans.pop(next(iter(self._plans)), None)
+        return self.size(position)
 
     def size(self, position: int) -> int:
         """Exact bytes of an episode's mini-MP4s; files that have not been indexed are indexed first.
@@ -191,35 +218,53 @@ class VideoCatalog:
         first, last = episode_spans(layout, table, frames, only)
         return plan_mini_mp4(source, int(first[0]), int(last[0]))
 
-    def fetch(
-        self, position: int, camera: str, timestamps: NDArray[np.float64], reader: RangeReader
+    def read(self, position: int, camera: str, reader: RangeReader) -> MiniMp4:
+        """Reads one camera of an episode.
+
+        Args:
+            position: Position of the episode.
+            camera: Feature name of the camera.
+            reader: Where the bytes come from.
+
+        Returns:
+            The camera's mini-MP4, for `match`.
+
+        Raises:
+            DatasetLayoutError: The episode lies beyond the end of the file.
+            FetchError: The bytes could not be read.
+        """
+        plan, path = self._plans.pop((position, camera), None), self._layout.cameras[camera].path(position)
+        if plan is None:
+            plan = self.plan(position, camera)
+        try:
+            return MiniMp4(plan, fetch_mini_mp4(plan, reader, path))
+        except (FetchError, MissingFileError) as error:
+            raise type(error)(
+                f"Could not read episode {self._layout.episode_index[position]}, camera {camera!r}: {error}"
+            ) from error
+
+    def match(
+        self, position: int, camera: str, timestamps: NDArray[np.float64], mini_mp4: MiniMp4
     ) -> EpisodeVideo:
-        """Reads one camera of an episode and matches its frames to samples.
+        """Matches the frames of one camera of an episode to the samples that were read.
 
         Args:
             position: Position of the episode.
             camera: Feature name of the camera.
             timestamps: Seconds since the start of the episode of each of its frames, float64 (n,).
-            reader: Where the bytes come from.
+            mini_mp4: What `read` gave.
 
         Returns:
             The camera's mini-MP4 with the sample of every frame.
 
         Raises:
-            FrameTimestampError: A frame has no sample near enough; nothing was read then.
-            FetchError: The bytes could not be read.
+            FrameTimestampError: A frame has no sample near enough.
         """
         path = self._layout.cameras[camera].path(position)
         source, frames, streams = self._source(path)
-        plan = self.plan(position, camera)
+        plan = mini_mp4.plan
         samples = self._match(position, camera, timestamps, plan)
         starts = frames.sync_for(samples)
-        try:
-            data = fetch_mini_mp4(plan, reader, path)
-        except (FetchError, MissingFileError) as error:
-            raise type(error)(
-                f"Could not read episode {self._layout.episode_index[position]}, camera {camera!r}: {error}"
-            ) from error
         by_start: dict[int, list[int]] = {}
         relative_starts = (starts - plan.first).tolist()
         for frame, start in enumerate(relative_starts):
@@ -233,7 +278,7 @@ class VideoCatalog:
             description_of=(
                 None if source.description_index is None else (source.description_index[span] - 1).tolist()
             ),
-            data=data,
+            data=mini_mp4.data,
             offsets=plan.sample_offsets.tolist(),
             sizes=source.samples.sizes[span].tolist(),
             sample_of_frame=(samples - plan.first).tolist(),

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
 from threading import Lock, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lerobot_streaming.episodes.fetch_queue import FetchQueue, PartedWork
 from lerobot_streaming.errors import PipelineClosedError
 from lerobot_streaming.threads import join_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lerobot_streaming.episodes.byte_cache import EpisodeByteCache
     from lerobot_streaming.episodes.catalog import VideoCatalog
@@ -57,8 +58,8 @@ class _Resident:
 class EpisodeFetcher:
     """Keeps the episodes of the coming draws in memory.
 
-    Only the thread that consumes the plan calls `advance` and `claim`; `draw_done` may be called by any
-    thread.
+    Only the thread that consumes the plan calls `expect`, `advance` and `claim`; `draw_done` may be called by
+    any thread.
 
     Args:
         layout: The selected episodes.
@@ -69,7 +70,7 @@ class EpisodeFetcher:
         frontier: Endless or finite iterator of (position, draws) in the order in which the plan admits them.
         pool_size: Episodes that the plan mixes.
         prefetch: Episodes fetched ahead of the pool.
-        threads: Episodes fetched at a time.
+        threads: Reads at a time: of an episode's rows, or of one camera.
         stats: Counters to report to.
     """
 
@@ -101,7 +102,7 @@ class EpisodeFetcher:
         self._num_leases = 0
         self._num_held = 0
         self._lock = Lock()
-        self._work: SimpleQueue[tuple[int, Future[EpisodePayload]] | None] = SimpleQueue()
+        self._work = FetchQueue()
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"lerobot-streaming-fetch-{number}", daemon=True)
@@ -109,6 +110,16 @@ class EpisodeFetcher:
         ]
         for thread in self._threads:
             thread.start()
+
+    def expect(self, position: int) -> None:
+        """Notes a coming draw, so that its episode is fetched before those of later draws.
+
+        Args:
+            position: Position of its episode.
+        """
+        with self._lock:
+            if position not in self._residents:
+                self._work.expect(position)
 
     def advance(self) -> None:
         """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow.
@@ -172,7 +183,7 @@ class EpisodeFetcher:
                     return
                 resident = self._residents[position] = _Resident(Future())
                 self._stats.add("episodes_admitted", 1)
-                self._work.put((position, resident.payload))
+                self._work.put(position, self._parts_of(position, resident.payload))
             # An episode that is still resident from the epoch before is not fetched twice.
             resident.leases.append(draws)
             resident.unclaimed += draws
@@ -232,6 +243,7 @@ class EpisodeFetcher:
             self._num_leases -= 1
             if not resident.leases:
                 del self._residents[position]
+                self._work.forget(position)
                 # Under the same lock, so that no other thread sees an episode that is gone but still
                 # reserved.
                 self._cache.release(position)
@@ -239,8 +251,7 @@ class EpisodeFetcher:
     def close(self) -> None:
         """Stops the threads and releases every reservation. Fetches under way end by themselves."""
         self._closed = True
-        for _ in self._threads:
-            self._work.put(None)
+        self._work.close()
         with self._lock:
             positions = list(self._residents)
             for resident in self._residents.values():
@@ -261,30 +272,38 @@ class EpisodeFetcher:
         return join_all(self._threads, timeout_s)
 
     def _run(self) -> None:
-        while True:
-            work = self._work.get()
-            if work is None or self._closed:
-                return
-            position, future = work
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self._fetch(position))
-            except BaseException as error:  # noqa: BLE001  The consumer raises it, whatever it is.
-                future.set_exception(error)
+        while (part := self._work.take()) is not None:
+            part()
             # An idle thread must not keep the last episode's bytes alive.
-            del work, future
+            del part
 
-    def _fetch(self, position: int) -> EpisodePayload:
+    def _parts_of(self, position: int, payload: Future[EpisodePayload]) -> list[Callable[[], None]]:
+        """Rows and cameras apart: on a slow link each of them is a few answers, one after the other."""
+        reads: list[Callable[[], Any]] = [partial(self._rows.read, position)]
+        if self._catalog is not None:
+            read = self._catalog.read
+            reads += [partial(read, position, camera, self._reader) for camera in self._layout.cameras]
+        work = PartedWork(
+            payload, [partial(self._read, read) for read in reads], partial(self._finish, position)
+        )
+        return work.parts
+
+    def _read(self, read: Callable[[], Any]) -> Any:
+        if self._closed:
+            raise PipelineClosedError("The pipeline was closed while an episode was being fetched.")
         begin = perf_counter()
-        rows = self._rows.read(position)
-        videos = []
-        for camera in self._layout.cameras:
-            if self._closed:
-                raise PipelineClosedError("The pipeline was closed while an episode was being fetched.")
-            if self._catalog is not None:
-                videos.append(self._catalog.fetch(position, camera, rows.timestamps, self._reader))
-        size = sum(len(video.data) for video in videos)
-        self._cache.set_resident(position, size)
-        self._stats.add("fetch_s", perf_counter() - begin)
+        try:
+            return read()
+        finally:
+            self._stats.add("fetch_s", perf_counter() - begin)
+
+    def _finish(self, position: int, found: list[Any]) -> EpisodePayload:
+        rows: RowTable = found[0]
+        videos: list[EpisodeVideo] = []
+        if self._catalog is not None:
+            videos += [
+                self._catalog.match(position, camera, rows.timestamps, mini_mp4)
+                for camera, mini_mp4 in zip(self._layout.cameras, found[1:], strict=True)
+            ]
+        self._cache.set_resident(position, sum(len(video.data) for video in videos))
         return EpisodePayload(position, rows, tuple(videos))

@@ -236,6 +236,26 @@ def dataset_video_files(
     return tuple(sorted(paths))
 
 
+def dataset_data_files(root: Path, template: str) -> tuple[str, ...]:
+    """Lists the data files of all episodes of a dataset.
+
+    Args:
+        root: Directory that holds `meta/`.
+        template: `data_path` of `meta/info.json`.
+
+    Returns:
+        Distinct POSIX paths relative to the dataset root.
+
+    Raises:
+        MissingFileError: There is no episode metadata.
+        DatasetLayoutError: The episode metadata lacks a column.
+    """
+    names = ["data/chunk_index", "data/file_index"]
+    table = _read_episode_table(root, names)
+    chunks, files = (table.column(name).to_numpy().astype(np.int64) for name in names)
+    return _distinct_paths(template, None, chunks, files)[0]
+
+
 def load_layout(
     root: Path,
     *,

@@ -144,6 +144,27 @@ class RowReader:
         self._opening: dict[str, Lock] = {}
         self._lock = Lock()
 
+    def share_footers(self, other: RowReader) -> None:
+        """Takes over the footers that another reader of the same files has read.
+
+        Args:
+            other: The other one; no thread may be reading with it.
+        """
+        self._footers.update(other._footers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out locks, and footers, which are large; only a forked worker has those already."""
+        state = self.__dict__.copy()
+        del state["_opening"], state["_lock"]
+        state["_footers"] = {}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Takes a copy over in another process."""
+        self.__dict__.update(state)
+        self._opening = {}
+        self._lock = Lock()
+
     def check(self, positions: Iterable[int]) -> None:
         """Checks the footers of the files of some episodes, without reading rows.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lerobot_streaming.index.identity import SidecarIdentity
     from lerobot_streaming.storage.hub_store import HubStoreReader
 
-    type _Listing = tuple[HubStoreReader, Mapping[str, int]]
+    type _Listing = tuple[HubStoreReader, Mapping[str, int], Mapping[str, bytes]]
 
 _logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ SIDECAR_FOLDER: Final = "meta/mp4-sidecars"
 _MAX_CANDIDATES: Final = 16
 _MAX_MANIFEST_BYTES: Final = 1 << 30
 _READ_BYTES: Final = 16 << 20
+_MAX_EARLY_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,11 @@ class PublishedSidecars:
     token: str | bool | None = field(default=None, repr=False)
     early: Future[_Listing | None] | None = field(default=None, repr=False, compare=False)
 
-    def look_up_early(self) -> PublishedSidecars:
+    def look_up_early(self, name: str) -> PublishedSidecars:
         """Asks in a thread what is published, so that `fetch` need not wait for the answer.
+
+        Args:
+            name: File name of the sidecar that will be fetched; one that is not large is read as well.
 
         Returns:
             The same place, with the question on its way.
@@ -61,7 +65,7 @@ class PublishedSidecars:
 
         def ask() -> None:
             try:
-                future.set_result(self._look_up())
+                future.set_result(self._look_up(name))
             except BaseException as error:  # noqa: BLE001  `fetch` raises it, whatever it is.
                 future.set_exception(error)
 
@@ -86,10 +90,10 @@ class PublishedSidecars:
         found = None
         try:
             found = self._look_up() if self.early is None else self.early.result()
-            path = None if found is None else _find(*found, identity, files)
+            path = None if found is None else _find(found[0], found[1], identity, files)
             if found is None or path is None:
                 return False
-            _download(found[0], path, target)
+            _download(found[0], path, target, found[2].get(path))
         except (FetchError, MissingFileError) as error:
             _logger.warning("the published video index could not be read and is not used: %s", error)
             return False
@@ -98,13 +102,19 @@ class PublishedSidecars:
                 found[0].close()
         return True
 
-    def _look_up(self) -> _Listing | None:
-        """Gives the store of the sidecars and its files with their sizes; None when there never were any."""
+    def _look_up(self, name: str | None = None) -> _Listing | None:
+        """Gives the store of the sidecars, its files with their sizes, and the content of one of them.
+
+        None when there never were any.
+        """
         reader = self._reader()
         if reader is None:
             return None
         there = reader.list_files(SIDECAR_FOLDER)
-        return reader, {path: stat.size for path, stat in there.items() if path.endswith(".npz")}
+        sizes = {path: stat.size for path, stat in there.items() if path.endswith(".npz")}
+        path = f"{SIDECAR_FOLDER}/{name}"
+        is_small = sizes.get(path, _MAX_EARLY_BYTES + 1) <= _MAX_EARLY_BYTES
+        return reader, sizes, {path: reader.read(path, 0, sizes[path])} if is_small else {}
 
     def _reader(self) -> HubStoreReader | None:
         from lerobot_streaming.storage.bucket import BucketReader  # noqa: PLC0415 - heavy
@@ -146,7 +156,10 @@ def _find(
     return None
 
 
-def _download(reader: HubStoreReader, path: str, target: Path) -> None:
+def _download(reader: HubStoreReader, path: str, target: Path, content: bytes | None) -> None:
+    if content is not None:
+        target.write_bytes(content)
+        return
     size = reader.stat(path).size
     with target.open("wb") as file:
         for offset in range(0, size, _READ_BYTES):

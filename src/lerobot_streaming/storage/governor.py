@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ _LOOK_UP_S = 0.25
 
 
 class Governor:
-    """Lends slots for requests. Thread-safe.
+    """Lends slots for requests, first come, first served. Thread-safe.
 
     It starts with all slots. A request that the store calls one too many halves them, at most once for all
     requests that were in flight together, and every full round of good requests gives one back.
@@ -35,7 +36,10 @@ class Governor:
         self._good = 0
         self._cuts = 0
         self._pauses: dict[str, float] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # Each waits for itself: were all woken by every request that ends, most of them for nothing, a
+        # process of many threads would be busy with that.
+        self._line: deque[threading.Event] = deque()
 
     @property
     def limit(self) -> int:
@@ -48,9 +52,9 @@ class Governor:
         Args:
             limit: At least 1.
         """
-        with self._changed:
+        with self._lock:
             self._most = self._limit = limit
-            self._changed.notify_all()
+            self._hand_out()
 
     @contextmanager
     def slot(self, host: str, deadline: Deadline) -> Iterator[None]:
@@ -83,31 +87,62 @@ class Governor:
     def _acquire(self, host: str, deadline: Deadline) -> int:
         while True:
             deadline.check()
-            with self._changed:
-                pause = self._pauses.get(host, 0.0) - time.monotonic()
+            turn = None
+            with self._lock:
+                pause = self._pause(host)
                 if pause <= 0:
                     if self._in_flight < self._limit:
                         self._in_flight += 1
                         return self._cuts
-                    # Short waits: nobody notifies when the reader is closed.
-                    self._changed.wait(min(_LOOK_UP_S, max(0.0, deadline.remaining())))
-            if pause > 0:
-                if pause >= deadline.remaining():
-                    raise TransientFault(f"{host} asked for a pause", wait_s=pause)
-                deadline.sleep(pause)
+                    turn = threading.Event()
+                    self._line.append(turn)
+            if turn is not None:
+                self._wait(turn, deadline)
+                with self._lock:
+                    pause = self._pause(host)
+                    if pause <= 0:
+                        return self._cuts
+                    self._give_back()  # The host asked for a pause meanwhile.
+            if pause >= deadline.remaining():
+                raise TransientFault(f"{host} asked for a pause", wait_s=pause)
+            deadline.sleep(pause)
+
+    def _pause(self, host: str) -> float:
+        return self._pauses.get(host, 0.0) - time.monotonic()
+
+    def _wait(self, turn: threading.Event, deadline: Deadline) -> None:
+        try:
+            # Short waits: nobody sets it when the reader is closed.
+            while not turn.wait(min(_LOOK_UP_S, max(0.0, deadline.remaining()))):
+                deadline.check()
+        except BaseException:
+            with self._lock:
+                if turn.is_set():
+                    self._give_back()
+                else:
+                    self._line.remove(turn)
+            raise
+
+    def _give_back(self) -> None:
+        self._in_flight -= 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._line and self._in_flight < self._limit:
+            self._in_flight += 1
+            self._line.popleft().set()
 
     def _release(self, *, good: bool) -> None:
-        with self._changed:
-            self._in_flight -= 1
+        with self._lock:
             if good and self._limit < self._most:
                 self._good += 1
                 if self._good >= self._limit:
                     self._good = 0
                     self._limit += 1
-            self._changed.notify_all()
+            self._give_back()
 
     def _cut(self, host: str, wait_s: float | None, cuts: int) -> None:
-        with self._changed:
+        with self._lock:
             if wait_s:
                 self._pauses[host] = max(self._pauses.get(host, 0.0), time.monotonic() + wait_s)
             if cuts == self._cuts:

@@ -12,7 +12,7 @@ from lerobot_streaming.storage.hub_refusals import HubSubject
 from lerobot_streaming.storage.hub_store import HubOptions, HubStoreReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
@@ -70,6 +70,14 @@ class HubReader(HubStoreReader):
             FetchError: The Hub could not be asked.
         """
         return FileStat(self._size(check_path(path, self.root)), None)
+
+    def stat_many(self, paths: Iterable[str], *, look_ups: int = 1) -> dict[str, FileStat]:
+        """Looks many files up; what was found before is not asked for again, because a commit is for ever."""
+        wanted = list(dict.fromkeys(paths))
+        pins = {path: self._locations.pinned(path) for path in wanted}
+        known = {path: FileStat(pin.size, None) for path, pin in pins.items() if pin and pin.size is not None}
+        found = super().stat_many([path for path in wanted if path not in known], look_ups=look_ups)
+        return {path: known.get(path) or found[path] for path in wanted}
 
     def _subject(self, path: str | None) -> HubSubject:
         return HubSubject("dataset", self._repo_id, self._commit, path, self._api.endpoint)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from lerobot_streaming.errors import FetchError, MissingFileError, OptionError
+from lerobot_streaming.errors import FetchError, MissingFileError, OptionError, StreamingError
 from lerobot_streaming.storage.base import FileStat, RangeReader, check_offset, check_path
 from lerobot_streaming.storage.forking import renew_in_children
 from lerobot_streaming.storage.governor import Governor
@@ -181,6 +183,19 @@ class HubStoreReader(RangeReader):
             self.list_root()
             return {}
         return {path: stat for path, stat in found.items() if path.startswith(f"{folder}/" if folder else "")}
+
+    def locate_ahead(self, paths: Iterable[str]) -> None:
+        """Lets threads ask where files are, so that reads which follow need not wait for the answer.
+
+        Args:
+            paths: POSIX paths relative to the root. One that is not there is an error of its read only.
+        """
+        for path in paths:
+            Thread(target=self._try_to_find, args=(path,), name="locate-ahead", daemon=True).start()
+
+    def _try_to_find(self, path: str) -> None:
+        with suppress(StreamingError):
+            self._find(path)
 
     def list_root(self) -> None:
         """Asks for one entry of the root, to see whether it is there.
