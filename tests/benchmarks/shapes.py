@@ -71,7 +71,8 @@ SHAPES = {
 
 By default each has more episodes than the pool mixes. The decoded frames of A and B are several times the
 default frame cache of a rank, those of C and D little more than it: making more takes long. With C and D the
-cache therefore also serves frames of the epoch before; `--option frame_cache_gb=0.25` shows what is left without.
+cache therefore also serves frames of the epoch before; `--option frame_cache_gb=0.25` shows what is left
+without them.
 """
 
 

@@ -428,5 +428,7 @@ def test_no_descriptor_and_no_mapping_is_left_behind(pool: SegmentPool) -> None:
     files, mapped = num_files(), num_mapped()
     for _ in range(100):
         _sent(default_collate(_samples()))
-    assert (num_files(), num_mapped()) == (files, mapped)
+    # Fewer, when what an earlier test left behind has been collected meanwhile.
+    assert num_files() <= files
+    assert num_mapped() <= mapped
     assert len(pool) == 1

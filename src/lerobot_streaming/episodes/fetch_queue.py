@@ -63,13 +63,13 @@ class FetchQueue:
         """Waits for a part.
 
         Returns:
-            The next part; None once the queue is closed.
+            The next part; None once the queue is closed and empty.
         """
         with self._changed:
-            while not self._parts and not self._closed:
+            while not self._parts:
+                if self._closed:
+                    return None
                 self._changed.wait()
-            if self._closed:
-                return None
             # The first one of equals, which is the one that was admitted first.
             position = min(self._parts, key=lambda position: self._ranks.get(position, math.inf))
             parts = self._parts[position]
@@ -79,10 +79,13 @@ class FetchQueue:
             return part
 
     def close(self) -> None:
-        """Drops what is queued and sends every thread home."""
+        """Sends every thread home once the queue is empty.
+
+        What is queued is not dropped: some parts of an episode may have begun, and whoever waits for it waits
+        for all of them. The parts have to see by themselves that there is nothing to do any more.
+        """
         with self._changed:
             self._closed = True
-            self._parts.clear()
             self._changed.notify_all()
 
 
