@@ -54,14 +54,22 @@ def test_a_forgotten_episode_is_wanted_by_nobody() -> None:
     assert done == [(1, 0), (2, 0)]
 
 
-def test_closing_drops_what_waits_and_sends_threads_home() -> None:
-    queue = _queue([], [1])
-    threads = [Thread(target=queue.take) for _ in range(3)]
+def test_closing_leaves_no_part_behind_and_sends_threads_home() -> None:
+    done: list[tuple[int, int]] = []
+    queue = _queue(done, [1])
     queue.close()
+
+    def run() -> None:
+        while (part := queue.take()) is not None:
+            part()
+
+    threads = [Thread(target=run) for _ in range(3)]
     for thread in threads:
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
+    # A part that never ran would leave those waiting who wait for the others of its episode.
+    assert {position for position, _ in done} == {1}
     assert queue.take() is None
 
 
