@@ -82,7 +82,8 @@ def open_streaming(root: Path, options: argparse.Namespace, **more: Any) -> Stre
 def steady_samples(dataset: StreamingLeRobotDataset, num_workers: int) -> int:
     """Say after how many samples a rank's loader does the same amount of work for each sample.
 
-    Until its look-ahead window has gone by once, a worker decodes more than it delivers.
+    Until its look-ahead window has gone by once, a worker decodes more than it delivers. And a run begins with
+    a pool of whole episodes, whose frames are far apart in the draws; later most residents are nearly used up.
 
     Args:
         dataset: The dataset; its cameras are 8-bit yuv420p.
@@ -101,7 +102,8 @@ def steady_samples(dataset: StreamingLeRobotDataset, num_workers: int) -> int:
     window = settings.decoded_queue_size
     if cache_bytes:
         window = window_length(cache_bytes, draw_bytes, settings.decoded_queue_size)
-    return min(dataset.num_frames, workers * window)
+    pool = settings.pool_size_for_worker(workers) * dataset.num_frames // dataset.num_episodes
+    return min(dataset.num_frames, workers * max(window, pool))
 
 
 def streaming_contender(
