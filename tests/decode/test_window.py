@@ -130,6 +130,25 @@ def test_only_so_many_draws_are_looked_through(monkeypatch: pytest.MonkeyPatch) 
     assert numbers() == [4, 5]
 
 
+def test_only_so_many_draws_are_decoded_early() -> None:
+    window = _window(SimpleNamespace(num_bytes=0), early=2)
+    for number in range(9):
+        window.add((0, number))
+    for number in range(3):
+        found = window.next_early(lambda _: "there")
+        assert found is not None
+        assert found[0] == number
+        if number != 1:  # Its frames were there already.
+            window.decoded_early(number)
+    assert window.next_early(lambda _: "there") is None
+    # The first of them has left, and one that comes too late does not count.
+    window.take()
+    window.decoded_early(0)
+    found = window.next_early(lambda _: "there")
+    assert found is not None
+    assert found[0] == 3
+
+
 def test_without_a_frame_cache_nothing_is_decoded_early() -> None:
     window = _window(SimpleNamespace(num_bytes=0), budget=0)
     window.add((0, 0))

@@ -179,20 +179,23 @@ def test_batches_may_come_and_go_in_other_threads_while_one_forks() -> None:
     segment = Segment(10)
     stop = threading.Event()
 
-    def come_and_go() -> None:
+    come = [0, 0]
+
+    def come_and_go(number: int) -> None:
         kept = []
         while not stop.is_set():
             kept.append(receive(os.dup(segment.fd), segment.size))
+            come[number] += 1
             if len(kept) > 40:
                 del kept[:20]
 
     interval = sys.getswitchinterval()
-    threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(2)]
     try:
         sys.setswitchinterval(1e-6)
         for thread in threads:
             thread.start()
-        for _ in range(300):
+        while min(come) < 2000:
             # What `os.fork` calls; an exception there is printed, and the fork goes on.
             segments._retire_received()
     finally:

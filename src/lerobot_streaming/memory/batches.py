@@ -56,15 +56,12 @@ class SharedBatch(dict[str, Any]):
 
     Args:
         segment: Where its tensors lie.
-        memory: What the segment lent. While the batch is there it may be sent, so the segment is not idle
-            even if a user's collate function moved every tensor elsewhere.
     """
 
-    def __init__(self, segment: Segment, memory: memoryview) -> None:
+    def __init__(self, segment: Segment) -> None:
         """Makes an empty batch."""
         super().__init__()
         self.segment: Segment | None = segment
-        self.memory = memory
         self.written: dict[str, _Written] = {}
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
@@ -152,7 +149,7 @@ def collate_samples(batch: Sequence[Sample], *, collate_fn_map: dict[Any, Any] |
     if segment is None:
         return {key: collate(values, collate_fn_map=collate_fn_map) for key, values in columns.items()}
     memory = segment.lend()
-    result = SharedBatch(segment, memory)
+    result = SharedBatch(segment)
     for key, values in columns.items():
         place = places.get(key)
         if place is None:
@@ -172,6 +169,7 @@ def _reduce(batch: SharedBatch) -> tuple[Any, ...]:
         return batch.__reduce__()
     staying = {key for key, value in batch.items() if _stays(value, batch.written.get(key))}
     if not staying:
+        # Then the segment may be another batch's by now.
         return batch.__reduce__()
     content = {key: batch.written[key].place if key in staying else value for key, value in batch.items()}
     segment.send()
