@@ -82,8 +82,9 @@ def open_streaming(root: Path, options: argparse.Namespace, **more: Any) -> Stre
 def steady_samples(dataset: StreamingLeRobotDataset, num_workers: int) -> int:
     """Say after how many samples a rank's loader does the same amount of work for each sample.
 
-    Until its look-ahead window has gone by once, a worker decodes more than it delivers. And a run begins with
-    a pool of whole episodes, whose frames are far apart in the draws; later most residents are nearly used up.
+    Until its look-ahead window has gone by once, a worker decodes more than it delivers. And a run begins
+    with a pool of whole episodes, whose frames are far apart in the draws; later most residents are nearly
+    used up.
 
     Args:
         dataset: The dataset; its cameras are 8-bit yuv420p.
