@@ -74,15 +74,14 @@ def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
 def test_items_and_their_order_do_not_depend_on_it(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    warmed = 0
+    warmed = threading.Event()
     original = FrameCache.warm
 
-    def counting(self: FrameCache, *arguments: Any) -> bool:
-        nonlocal warmed
-        warmed += 1
+    def noting(self: FrameCache, *arguments: Any) -> bool:
+        warmed.set()
         return original(self, *arguments)
 
-    monkeypatch.setattr(FrameCache, "warm", counting)
+    monkeypatch.setattr(FrameCache, "warm", noting)
     arguments: dict[str, Any] = {"return_uint8": True, "decoded_queue_size": 2}
     deltas = {CAMERA_A: [-0.3, 0.0, 0.5]}
     root = shelf.root("h264_bframes")
@@ -90,13 +89,15 @@ def test_items_and_their_order_do_not_depend_on_it(
         REPO_ID, root, frame_cache_gb=0, decode_threads=1, delta_timestamps=deltas, **arguments
     )
     wanted = list(plain)
-    assert warmed == 0
+    assert not warmed.is_set()
     early = StreamingLeRobotDataset(
         REPO_ID, root, decode_threads=threads, delta_timestamps=deltas, **arguments
     )
     for got, other in zip(early, wanted, strict=True):
         assert_same(got, other)
-    assert warmed > 0
+        # A slow consumer: the threads have nothing else to do.
+        warmed.wait(0.1)
+    assert warmed.is_set()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
