@@ -53,8 +53,7 @@ def _until_error(root: Path, **arguments: Any) -> tuple[list[int], str]:
     return delivered, str(caught.value)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("sample", [9, 20])
+@pytest.mark.parametrize(("sample", "shuffle"), [(9, False), (20, True)])
 def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
     shelf: Shelf, tmp_path: Path, sample: int, shuffle: bool
 ) -> None:
@@ -64,7 +63,7 @@ def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
     assert "file-000.mp4" in message
     if not shuffle:
         assert len(delivered) >= sample - 3
-    for threads in (1, 2, 4):
+    for threads in (1, 3):
         got, other = _until_error(root, shuffle=shuffle, decode_threads=threads)
         assert got == delivered
         assert other == message
@@ -100,9 +99,8 @@ def test_items_and_their_order_do_not_depend_on_it(
     assert warmed.is_set()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 def test_a_decode_that_holds_the_last_room_is_waited_for(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, threads: int
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = shelf.root("many_tiny")
     dataset = StreamingLeRobotDataset(REPO_ID, root)
@@ -132,7 +130,7 @@ def test_a_decode_that_holds_the_last_room_is_waited_for(
         byte_budget_gb=(largest + 0.5) / GIB,
         episode_pool_size=3,
         return_uint8=True,
-        decode_threads=threads,
+        decode_threads=3,
         decoded_queue_size=1,  # Else an episode's draws are all under way before any is decoded early.
         repeat=True,
     )
@@ -149,19 +147,22 @@ def test_a_decode_that_holds_the_last_room_is_waited_for(
 def test_no_error_of_an_early_decode_ends_a_thread(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    tried = 0
+    tried = threading.Event()
 
     def failing(*_: Any) -> bool:
-        nonlocal tried
-        tried += 1
+        tried.set()
         raise error
 
     monkeypatch.setattr(FrameCache, "warm", failing)
     dataset = StreamingLeRobotDataset(
         REPO_ID, shelf.root("many_tiny"), return_uint8=True, decode_threads=1, decoded_queue_size=1
     )
-    assert sorted(int(item["index"]) for item in dataset) == list(range(dataset.num_frames))
-    assert tried
+    drawn = []
+    for item in dataset:
+        drawn.append(int(item["index"]))
+        tried.wait(0.1)
+    assert sorted(drawn) == list(range(dataset.num_frames))
+    assert tried.is_set()
     assert not _ours()
 
 
@@ -197,8 +198,9 @@ def test_an_early_decode_that_does_not_return_becomes_an_error(
         REPO_ID, shelf.root("h264_bframes"), return_uint8=True, decode_threads=1, decoded_queue_size=1
     )
     try:
-        with pytest.raises(DecodeStallError, match=r"Decoding frame \d+ of episode \d+ from .*mp4 has not"):
-            list(dataset)
+        with pytest.raises(DecodeStallError, match=r"Decoding frame \d+ of episode \d+ from .*mp4 has not"):  # noqa: PT012
+            for _ in dataset:
+                begun.wait(0.1)
     finally:
         release.set()
     for thread in _ours():
@@ -218,8 +220,8 @@ def test_closing_while_a_thread_decodes_early_is_prompt_and_leaves_nothing(
     closed = threading.Event()
 
     def take_and_close() -> None:
-        next(iterator)
-        begun.wait(30)
+        while not begun.wait(0.1):
+            next(iterator)
         iterator.close()  # type: ignore[attr-defined]
         closed.set()
 
