@@ -46,8 +46,11 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments"), KINDS, ids=[kind for kind, _ in KINDS])
-@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "arguments", "stateful"),
+    [(*one, False) for one in KINDS] + [(*KINDS[0], True)],
+    ids=[*(kind for kind, _ in KINDS), "stateful"],
+)
 def test_batches_are_those_of_the_items(
     shelf: Shelf, kind: str, arguments: dict[str, Any], stateful: bool
 ) -> None:

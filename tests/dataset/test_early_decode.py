@@ -53,8 +53,7 @@ def _until_error(root: Path, **arguments: Any) -> tuple[list[int], str]:
     return delivered, str(caught.value)
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("sample", [9, 20])
+@pytest.mark.parametrize(("sample", "shuffle"), [(9, False), (20, True)])
 def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
     shelf: Shelf, tmp_path: Path, sample: int, shuffle: bool
 ) -> None:
@@ -64,7 +63,7 @@ def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
     assert "file-000.mp4" in message
     if not shuffle:
         assert len(delivered) >= sample - 3
-    for threads in (1, 2, 4):
+    for threads in (1, 3):
         got, other = _until_error(root, shuffle=shuffle, decode_threads=threads)
         assert got == delivered
         assert other == message
@@ -74,15 +73,14 @@ def test_damage_ahead_is_the_error_of_the_first_draw_that_needs_it(
 def test_items_and_their_order_do_not_depend_on_it(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    warmed = 0
+    warmed = threading.Event()
     original = FrameCache.warm
 
-    def counting(self: FrameCache, *arguments: Any) -> bool:
-        nonlocal warmed
-        warmed += 1
+    def noting(self: FrameCache, *arguments: Any) -> bool:
+        warmed.set()
         return original(self, *arguments)
 
-    monkeypatch.setattr(FrameCache, "warm", counting)
+    monkeypatch.setattr(FrameCache, "warm", noting)
     arguments: dict[str, Any] = {"return_uint8": True, "decoded_queue_size": 2}
     deltas = {CAMERA_A: [-0.3, 0.0, 0.5]}
     root = shelf.root("h264_bframes")
@@ -90,18 +88,19 @@ def test_items_and_their_order_do_not_depend_on_it(
         REPO_ID, root, frame_cache_gb=0, decode_threads=1, delta_timestamps=deltas, **arguments
     )
     wanted = list(plain)
-    assert warmed == 0
+    assert not warmed.is_set()
     early = StreamingLeRobotDataset(
         REPO_ID, root, decode_threads=threads, delta_timestamps=deltas, **arguments
     )
     for got, other in zip(early, wanted, strict=True):
         assert_same(got, other)
-    assert warmed > 0
+        # A slow consumer: the threads have nothing else to do.
+        warmed.wait(0.1)
+    assert warmed.is_set()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 def test_a_decode_that_holds_the_last_room_is_waited_for(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, threads: int
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = shelf.root("many_tiny")
     dataset = StreamingLeRobotDataset(REPO_ID, root)
@@ -131,7 +130,7 @@ def test_a_decode_that_holds_the_last_room_is_waited_for(
         byte_budget_gb=(largest + 0.5) / GIB,
         episode_pool_size=3,
         return_uint8=True,
-        decode_threads=threads,
+        decode_threads=3,
         decoded_queue_size=1,  # Else an episode's draws are all under way before any is decoded early.
         repeat=True,
     )
@@ -148,19 +147,22 @@ def test_a_decode_that_holds_the_last_room_is_waited_for(
 def test_no_error_of_an_early_decode_ends_a_thread(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    tried = 0
+    tried = threading.Event()
 
     def failing(*_: Any) -> bool:
-        nonlocal tried
-        tried += 1
+        tried.set()
         raise error
 
     monkeypatch.setattr(FrameCache, "warm", failing)
     dataset = StreamingLeRobotDataset(
         REPO_ID, shelf.root("many_tiny"), return_uint8=True, decode_threads=1, decoded_queue_size=1
     )
-    assert sorted(int(item["index"]) for item in dataset) == list(range(dataset.num_frames))
-    assert tried
+    drawn = []
+    for item in dataset:
+        drawn.append(int(item["index"]))
+        tried.wait(0.1)
+    assert sorted(drawn) == list(range(dataset.num_frames))
+    assert tried.is_set()
     assert not _ours()
 
 
@@ -196,8 +198,9 @@ def test_an_early_decode_that_does_not_return_becomes_an_error(
         REPO_ID, shelf.root("h264_bframes"), return_uint8=True, decode_threads=1, decoded_queue_size=1
     )
     try:
-        with pytest.raises(DecodeStallError, match=r"Decoding frame \d+ of episode \d+ from .*mp4 has not"):
-            list(dataset)
+        with pytest.raises(DecodeStallError, match=r"Decoding frame \d+ of episode \d+ from .*mp4 has not"):  # noqa: PT012
+            for _ in dataset:
+                begun.wait(0.1)
     finally:
         release.set()
     for thread in _ours():
@@ -217,8 +220,8 @@ def test_closing_while_a_thread_decodes_early_is_prompt_and_leaves_nothing(
     closed = threading.Event()
 
     def take_and_close() -> None:
-        next(iterator)
-        begun.wait(30)
+        while not begun.wait(0.1):
+            next(iterator)
         iterator.close()  # type: ignore[attr-defined]
         closed.set()
 
