@@ -47,11 +47,16 @@ def test_an_epoch_of_all_workers_is_every_frame_once(shelf: Shelf) -> None:
     assert frames[: share[0]] != frames[share[0] :]
 
 
-def test_the_steady_state_is_a_window_of_every_worker_or_an_epoch(shelf: Shelf) -> None:
+def test_the_steady_state_is_a_window_and_a_pool_of_every_worker_or_an_epoch(shelf: Shelf) -> None:
     from tests.benchmarks.contenders import open_streaming, steady_samples
 
     root = shelf.root("rotating_files")
     options = argparse.Namespace(seed=0, option=["decoded_queue_size=3", "frame_cache_gb=0"])
-    assert steady_samples(open_streaming(root, options), 2) == 6
+    dataset = open_streaming(root, options, episode_pool_size=1)
+    length = dataset.num_frames // dataset.num_episodes
+    assert 3 < length < dataset.num_frames / 2
+    assert steady_samples(dataset, 2) == 2 * length
+    longer = argparse.Namespace(seed=0, option=[f"decoded_queue_size={length + 1}", "frame_cache_gb=0"])
+    assert steady_samples(open_streaming(root, longer, episode_pool_size=1), 2) == 2 * (length + 1)
     dataset = open_streaming(root, options, frame_cache_gb=1.0)
     assert steady_samples(dataset, 2) == dataset.num_frames
