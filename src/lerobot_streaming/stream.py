@@ -9,17 +9,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import random
 import weakref
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import local
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import torch
-
+from lerobot_streaming.augmentation import augmentation_seed
 from lerobot_streaming.decode.colour import ColourConverter
 from lerobot_streaming.decode.frame_cache import FrameCache
 from lerobot_streaming.decode.lookahead import LookAhead, window_length
@@ -117,30 +113,6 @@ class StreamParts:
     rgb_keys: Sequence[str]
     transforms: Callable[[Any], Any] | None
     seed: int
-
-
-@contextmanager
-def augmentation_seed(seed: int) -> Iterator[None]:
-    """Seeds the random generators that transforms use, and puts the process's own states back afterwards.
-
-    Args:
-        seed: Seed, at most 63 bits.
-
-    Yields:
-        Nothing.
-    """
-    torch_state = torch.default_generator.get_state()
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002  Transforms may use the legacy generator.
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 type _Task = tuple[Draw, Future[EpisodePayload]]
