@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import av
 from torch.utils.data import IterableDataset
 
 from lerobot_streaming import stats as stats_table
@@ -28,7 +27,7 @@ from lerobot_streaming.resumable import Resumable
 from lerobot_streaming.resume import Resume
 from lerobot_streaming.stats import WorkerStats
 from lerobot_streaming.stream import EpisodeStream, failing
-from lerobot_streaming.worker import WorkerRuntime, make_parts, make_runtime
+from lerobot_streaming.worker import WorkerRuntime, make_parts, make_runtime, set_worker_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -279,8 +278,7 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         """Begins a pass, and gives its items in plan order. Closing the iterator ends every thread."""
         refuse_unprotected_loader()
         if in_worker():
-            # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
-            av.logging.set_level(None)
+            set_worker_up()
         self.adopt()
         # Here and not with the first item: a DataLoader makes the iterator in each worker, read or not.
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -52,6 +53,58 @@ def test_a_forgotten_episode_is_wanted_by_nobody() -> None:
         queue.put(position, [partial(done.append, (position, 0))])
     _drain(queue, 2)
     assert done == [(1, 0), (2, 0)]
+
+
+class Takers:
+    """Threads that take one part each and wait for it if need be."""
+
+    def __init__(self, queue: FetchQueue, count: int) -> None:
+        self._taken: list[Any] = []
+        for _ in range(count):
+            Thread(target=lambda: self._taken.append(queue.take()), daemon=True).start()
+
+    def num_served(self) -> int:
+        """How many have got a part, after a while."""
+        sleep(0.2)
+        return len(self._taken)
+
+
+def test_what_the_first_draws_do_not_want_waits_until_all_may_go_on() -> None:
+    queue = FetchQueue(first=2)
+    takers = Takers(queue, 4)
+    for position in (1, 2, 3, 4):
+        queue.put(position, [int])
+    for position in (4, 4, 3):
+        queue.expect(position)
+    assert takers.num_served() == 1
+    queue.go_on()
+    assert takers.num_served() == 4
+
+
+def test_an_episode_that_somebody_waits_for_does_not_wait_for_the_first_draws() -> None:
+    queue = FetchQueue(first=2)
+    takers = Takers(queue, 3)
+    queue.put(1, [int])
+    queue.put(2, [int])
+    assert takers.num_served() == 0
+    queue.hurry(2)
+    assert takers.num_served() == 1
+    # Wanted by one of the first draws once, gone, and back again.
+    queue.expect(3)
+    queue.forget(3)
+    queue.put(3, [int])
+    assert takers.num_served() == 1
+    queue.hurry(3)
+    assert takers.num_served() == 2
+
+
+def test_an_early_end_holds_nothing_back() -> None:
+    queue = FetchQueue(first=2)
+    takers = Takers(queue, 2)
+    queue.put(1, [int, int])
+    assert takers.num_served() == 0
+    queue.close()
+    assert takers.num_served() == 2
 
 
 def test_closing_leaves_no_part_behind_and_sends_threads_home() -> None:

@@ -18,13 +18,18 @@ class FetchQueue:
 
     Admission fills a whole pool at once, but the first draws want only some of its episodes: those leave the
     queue in the order of their first draws, before all that no known draw wants.
+
+    Args:
+        first: Draws at the start that have the machine to themselves: what only later ones want stays in the
+            queue until `go_on`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         """Makes an empty queue."""
+        self._limit: float = first or math.inf
         self._changed = Condition()
         self._parts: dict[int, deque[Callable[[], None]]] = {}
-        self._ranks: dict[int, int] = {}
+        self._ranks: dict[int, float] = {}
         self._num_expected = 0
         self._closed = False
 
@@ -37,7 +42,26 @@ class FetchQueue:
         with self._changed:
             if position not in self._ranks:
                 self._ranks[position] = self._num_expected
+                if self._limit < math.inf:
+                    self._changed.notify_all()
             self._num_expected += 1
+
+    def hurry(self, position: int) -> None:
+        """Notes that somebody waits for an episode: it counts as wanted by one of the first draws.
+
+        Args:
+            position: Position of the episode, queued or not.
+        """
+        with self._changed:
+            if self._limit < math.inf and self._rank(position) >= self._limit:
+                self._ranks[position] = self._limit - 1
+                self._changed.notify_all()
+
+    def go_on(self) -> None:
+        """Lets all the rest follow the first draws."""
+        with self._changed:
+            self._limit = math.inf
+            self._changed.notify_all()
 
     def put(self, position: int, parts: Sequence[Callable[[], None]]) -> None:
         """Queues an episode that is not in the queue.
@@ -66,17 +90,25 @@ class FetchQueue:
             The next part; None once the queue is closed and empty.
         """
         with self._changed:
-            while not self._parts:
-                if self._closed:
+            while (position := self._next()) is None:
+                if self._closed and not self._parts:
                     return None
                 self._changed.wait()
-            # The first one of equals, which is the one that was admitted first.
-            position = min(self._parts, key=lambda position: self._ranks.get(position, math.inf))
             parts = self._parts[position]
             part = parts.popleft()
             if not parts:
                 del self._parts[position]
             return part
+
+    def _next(self) -> int | None:
+        """The episode that is wanted first: of equals the one that was admitted first."""
+        position = min(self._parts, key=self._rank, default=None)
+        if position is None or self._closed or self._limit == math.inf:
+            return position
+        return position if self._rank(position) < self._limit else None
+
+    def _rank(self, position: int) -> float:
+        return self._ranks.get(position, math.inf)
 
     def close(self) -> None:
         """Sends every thread home once the queue is empty.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lerobot_streaming.episodes.fetch_queue import FetchQueue, PartedWork
 from lerobot_streaming.errors import PipelineClosedError
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from lerobot_streaming.episodes.videos import EpisodeVideo
     from lerobot_streaming.stats import WorkerStats
     from lerobot_streaming.storage.base import RangeReader
+
+_FIRST_DRAWS: Final = 16
+"""Samples at the start of a pass, a usual batch, for which nothing else is fetched: threads that fetch take
+the machine from those that decode, and the training process waits for the first batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class EpisodeFetcher:
         self._num_leases = 0
         self._num_held = 0
         self._lock = Lock()
-        self._work = FetchQueue()
+        self._num_first = _FIRST_DRAWS
+        self._work = FetchQueue(_FIRST_DRAWS)
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"lerobot-streaming-fetch-{number}", daemon=True)
@@ -117,15 +122,18 @@ class EpisodeFetcher:
         Args:
             position: Position of its episode.
         """
-        with self._lock:
-            if position not in self._residents:
-                self._work.expect(position)
+        self._work.expect(position)
 
     def advance(self) -> None:
         """Reserves and starts fetching the next episodes as far as pool, prefetch and budget allow.
 
-        It stops at an episode whose size is not known yet rather than wait for its files to be indexed.
+        To be called for each sample that is delivered. It stops at an episode whose size is not known yet
+        rather than wait for its files to be indexed.
         """
+        if self._num_first:
+            self._num_first -= 1
+            if not self._num_first:
+                self._work.go_on()
         with self._lock:
             self._grant()
 
@@ -164,6 +172,7 @@ class EpisodeFetcher:
         if resident is None or not resident.unclaimed:
             return None
         resident.unclaimed -= 1
+        self._work.hurry(position)
         return resident.payload
 
     def _size(self, position: int) -> int | None:
