@@ -247,7 +247,6 @@ def test_tensors_lie_in_one_segment_and_come_as_ordinary_ones() -> None:
         torch.complex64,
         torch.float8_e4m3fn,
     ],
-    ids=str,
 )
 def test_every_dtype_arrives_to_the_bit(dtype: torch.dtype) -> None:
     raw = torch.arange(2 * 3 * 8, dtype=torch.uint8) % 2
@@ -369,7 +368,6 @@ def test_items_without_batches_are_plain_dictionaries() -> None:
         (torch.zeros(2).to_sparse(), torch.zeros(2).to_sparse()),
         (object(), object()),
     ],
-    ids=str,
 )
 def test_what_cannot_be_collated_is_default_collates_own_error(
     values: tuple[Any, Any], pool: SegmentPool
@@ -397,7 +395,6 @@ def test_what_cannot_be_collated_is_default_collates_own_error(
         ([{"role": "user"}], [{"role": "robot"}]),
         (1.5, 2),
     ],
-    ids=str,
 )
 def test_unlike_values_are_collated_as_ever(values: tuple[Any, Any]) -> None:
     with torch.no_grad():
