@@ -26,8 +26,8 @@ from lerobot_streaming.ranks import adopt_before_forks, in_worker, worker_and_co
 from lerobot_streaming.resumable import Resumable
 from lerobot_streaming.resume import Resume
 from lerobot_streaming.stats import WorkerStats
-from lerobot_streaming.stream import EpisodeStream, failing
-from lerobot_streaming.worker import WorkerRuntime, make_parts, make_runtime, set_worker_up
+from lerobot_streaming.stream import EpisodeStream
+from lerobot_streaming.worker import WorkerRuntime, failing, make_parts, make_runtime, set_worker_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

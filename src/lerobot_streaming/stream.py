@@ -335,19 +335,3 @@ class EpisodeStream:
         stats.put("queue_depth", self._pipeline.num_finished)
         stats.put("pool_bytes", self.cache.resident_bytes)
         stats.put("frame_cache_bytes", self._frames.num_bytes)
-
-
-def failing(error: BaseException) -> Iterator[Item]:
-    """Give an iterator that fails when it is read, and not where it is made.
-
-    Args:
-        error: What it raises.
-
-    Returns:
-        The iterator.
-    """
-
-    def fail() -> Item:
-        raise error
-
-    return iter(fail, None)

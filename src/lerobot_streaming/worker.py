@@ -12,14 +12,14 @@ import numpy as np
 
 from lerobot_streaming.decode.decoders import DecoderPool
 from lerobot_streaming.episodes.rows import RowReader
-from lerobot_streaming.items import ItemBuilder
+from lerobot_streaming.items import Item, ItemBuilder
 from lerobot_streaming.lerobot_values import decode_language
 from lerobot_streaming.options import GIB
 from lerobot_streaming.storage.counted import CountedReader
 from lerobot_streaming.stream import StreamParts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lerobot_streaming.episodes.catalog import VideoCatalog
     from lerobot_streaming.opening import OpenDataset
@@ -170,3 +170,19 @@ def _frame_bytes(width: int, height: int, pixel_format: str | None) -> int:
     except ValueError:
         return width * height * 3
     return sum(plane.buffer_size for plane in frame.planes)
+
+
+def failing(error: BaseException) -> Iterator[Item]:
+    """Give an iterator that fails when it is read, and not where it is made.
+
+    Args:
+        error: What it raises.
+
+    Returns:
+        The iterator.
+    """
+
+    def fail() -> Item:
+        raise error
+
+    return iter(fail, None)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.contenders import (
@@ -31,7 +30,7 @@ from tests.benchmarks.contenders import (
     make_contenders,
 )
 from tests.benchmarks.measuring import Contender, interleave, median
-from tests.benchmarks.settings import add_rounds, describe_machine, enter, make_parser, write
+from tests.benchmarks.settings import add_one_run, add_rounds, describe_machine, enter, make_parser, write
 
 if TYPE_CHECKING:
     import argparse
@@ -51,15 +50,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = make_parser(__doc__)
     add_rounds(parser)
-    parser.add_argument("--workers", type=int, default=2, help="DataLoader workers (default: %(default)s)")
+    add_one_run(parser, "compare")
     parser.add_argument(
         "--contender",
         action="append",
         choices=CONTENDERS + OPTIONAL,
         help="run only this one; repeat for more (default: all but the last)",
-    )
-    parser.add_argument(
-        "--json", type=Path, help="where the numbers go (default: compare-SHAPE.json in --dir)"
     )
     return parser.parse_args(arguments)
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lerobot_streaming.cli.process_facts import pss_mib
 from tests.benchmarks.contenders import streaming_contender
 from tests.benchmarks.measuring import GAUGES, endless, take, worker_pids
-from tests.benchmarks.settings import describe_machine, enter, make_parser, write
+from tests.benchmarks.settings import add_one_run, describe_machine, enter, make_parser, write
 from tests.benchmarks.smaps import breakdown
 
 if TYPE_CHECKING:
@@ -40,11 +39,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         The parsed arguments.
     """
     parser = make_parser(__doc__)
-    parser.add_argument("--workers", type=int, default=2, help="DataLoader workers (default: %(default)s)")
+    add_one_run(parser, "memory")
     parser.add_argument("--epochs", type=int, default=5, help="epochs to run (default: %(default)s)")
-    parser.add_argument(
-        "--json", type=Path, help="where the numbers go (default: memory-SHAPE.json in --dir)"
-    )
     options = parser.parse_args(arguments)
     for name, low in (("workers", 1), ("epochs", 3)):
         if getattr(options, name) < low:

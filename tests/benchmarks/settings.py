@@ -85,6 +85,18 @@ def add_rounds(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_one_run(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of the scripts that run a loader and write one file.
+
+    Args:
+        parser: What `make_parser` made.
+        name: Of the file: `NAME-SHAPE.json`.
+    """
+    add = parser.add_argument
+    add("--workers", type=int, default=2, help="DataLoader workers (default: %(default)s)")
+    add("--json", type=Path, help=f"where the numbers go (default: {name}-SHAPE.json in --dir)")
+
+
 def enter(options: argparse.Namespace) -> None:
     """Keep all caches in the folder of the options, and ask no network. Before lerobot is imported.
 

@@ -43,6 +43,7 @@ from lerobot_streaming.cli.process_facts import num_cores
 from lerobot_streaming.options import OPTION_SPECS
 from tests.benchmarks.settings import (
     ACTION_STEPS,
+    add_one_run,
     describe_machine,
     enter,
     extra_arguments,
@@ -70,7 +71,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--workers", type=int, default=2, help="DataLoader workers (default: %(default)s)")
+    add_one_run(parser, "train-gap")
     add(
         "--warmup-steps",
         type=int,
@@ -85,7 +86,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="tiny: lerobot's update_policy of a linear layer; real: of a small ACT (default: %(default)s)",
     )
     add("--device", default="cpu", help="where lerobot prepares and trains (default: %(default)s)")
-    add("--json", type=Path, help="where the numbers go (default: train-gap-SHAPE.json in --dir)")
     options = parser.parse_args(arguments)
     for name in ("workers", "warmup_steps", "steps"):
         if getattr(options, name) < 1:

@@ -169,10 +169,6 @@ class OrderedPipeline[Task, Result]:
         """Results that wait for delivery."""
         return sum(slot.done for slot in list(self._slots))
 
-    def cancelled(self) -> bool:
-        """Whether the pipeline was closed."""
-        return self._closed
-
     def submit(self, task: Task) -> None:
         """Adds a task.
 
@@ -218,7 +214,7 @@ class OrderedPipeline[Task, Result]:
             idling.check(self._stall_timeout_s)
 
     def close(self) -> None:
-        """Stops the threads: work that has not begun is dropped, work under way is told by `cancelled`."""
+        """Stops the threads: work that has not begun is dropped, work under way goes on."""
         self._closed = True
         self._slots.clear()
         for _ in self._threads:
