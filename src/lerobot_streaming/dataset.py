@@ -18,7 +18,7 @@ from lerobot_streaming.errors import StreamingError
 from lerobot_streaming.item_spec import delta_indices, item_spec
 from lerobot_streaming.items import Item
 from lerobot_streaming.memory.batches import Sample, share_batches
-from lerobot_streaming.memory.heap import HeapTrimmer
+from lerobot_streaming.memory.heap import trim_in_worker
 from lerobot_streaming.opening import open_dataset, sizes_with_cameras
 from lerobot_streaming.options import DEFAULT_SEED, Options, check_arguments
 from lerobot_streaming.places import DatasetRequest, find_dataset, load_metadata
@@ -308,10 +308,9 @@ class StreamingLeRobotDataset(Resumable, IterableDataset[Item]):
         self._resume.begin(begun)
         with closing(stream):
             shared = in_worker() and share_batches()
-            heap = HeapTrimmer()
             for _, item in stream:
                 begun.offset += 1
-                heap.tick()
+                trim_in_worker()
                 yield Sample(item) if shared else item
         self._resume.finish(begun)
 

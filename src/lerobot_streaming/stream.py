@@ -185,6 +185,7 @@ class EpisodeStream:
             pool_size=parts.pool_size,
             prefetch=parts.prefetch,
             threads=parts.fetch_threads,
+            num_known=length,
             stats=parts.stats,
         )
         # Last: its threads use all the rest.

@@ -57,13 +57,20 @@ class WorkerRuntime:
     reader: RangeReader
 
 
-@cache
 def set_worker_up() -> None:
-    """Sets this process up as a DataLoader worker, once."""
+    """Sets this process up as a DataLoader worker."""
     # PyAV hands FFmpeg's log to Python, which serialises the decode threads.
     av.logging.set_level(None)
-    # What a worker begins with stays to its end. A collection that looks through it takes 0.3 s, which delays
-    # the first sample, and copies all pages that it shares with the training process.
+    _freeze_once()
+
+
+@cache
+def _freeze_once() -> None:
+    """Keeps the garbage collector from what the worker begins with, nearly all of which stays to its end.
+
+    To look through it takes 0.3 s, which delays the first sample, and copies all pages that the worker shares
+    with the training process.
+    """
     gc.freeze()
 
 

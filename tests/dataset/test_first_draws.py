@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from itertools import islice
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from lerobot_streaming import StreamingLeRobotDataset
+from lerobot_streaming.episodes.fetch_queue import FetchQueue
 from tests.support.datasets import CAMERA_A, REPO_ID, Camera, write_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 
@@ -41,19 +44,25 @@ def test_a_pass_of_fewer_samples_than_the_first_draws_ends(tiny: Path) -> None:
         assert sorted(int(item["index"]) for item in dataset) == [0, 1, 2, 3, 4]
 
 
-def test_other_episodes_are_fetched_once_the_first_draws_are_over(tmp_path: Path) -> None:
+def test_other_episodes_are_fetched_once_the_first_draws_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FetchQueue.__init__, "__defaults__", (0, 600.0))  # It has patience.
     root = write_dataset(tmp_path / "long", lengths=(40, 40, 40), cameras=(Camera(key=CAMERA_A),))
-    dataset = StreamingLeRobotDataset(
-        REPO_ID, root, shuffle=False, episode_pool_size=1, prefetch_episodes=2, frame_cache_gb=0
-    )
-    items = iter(dataset)
-    for _ in islice(items, 7):  # The queue reaches to the last of the first 16 draws.
-        pass
-    first = dataset.stats()["total"]["bytes_fetched"]
-    for _ in islice(items, 13):
-        pass
-    deadline = monotonic() + 20
-    while dataset.stats()["total"]["bytes_fetched"] < 2 * first and monotonic() < deadline:
-        sleep(0.05)
-    assert dataset.stats()["total"]["bytes_fetched"] >= 2 * first
-    items.close()  # type: ignore[attr-defined]  # It is a generator.
+    dataset = StreamingLeRobotDataset(REPO_ID, root, shuffle=False, episode_pool_size=1, prefetch_episodes=2)
+
+    def fetched() -> int:
+        return int(dataset.stats()["total"]["bytes_fetched"])
+
+    with closing(cast("Generator[Any]", iter(dataset))) as items:
+        for _ in islice(items, 8):  # All draws that the queue holds now are of the first episode, too.
+            pass
+        first = fetched()
+        sleep(0.5)
+        assert fetched() == first
+        for _ in islice(items, 10):
+            pass
+        deadline = monotonic() + 20
+        while fetched() < 2 * first and monotonic() < deadline:
+            sleep(0.05)
+        assert fetched() >= 2 * first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from functools import partial
 from threading import Thread
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -55,6 +55,10 @@ def test_a_forgotten_episode_is_wanted_by_nobody() -> None:
     assert done == [(1, 0), (2, 0)]
 
 
+def _nothing() -> None:
+    pass
+
+
 class Takers:
     """Threads that take one part each and wait for it if need be."""
 
@@ -63,48 +67,70 @@ class Takers:
         for _ in range(count):
             Thread(target=lambda: self._taken.append(queue.take()), daemon=True).start()
 
-    def num_served(self) -> int:
-        """How many have got a part, after a while."""
-        sleep(0.2)
-        return len(self._taken)
+    def are_served(self, count: int) -> bool:
+        """Whether so many get a part, and no more."""
+        deadline = monotonic() + 20
+        while len(self._taken) < count and monotonic() < deadline:
+            sleep(0.005)
+        sleep(0.1)
+        return len(self._taken) == count
 
 
 def test_what_the_first_draws_do_not_want_waits_until_all_may_go_on() -> None:
-    queue = FetchQueue(first=2)
+    queue = FetchQueue(first=2, patience_s=60)
     takers = Takers(queue, 4)
     for position in (1, 2, 3, 4):
-        queue.put(position, [int])
+        queue.put(position, [_nothing])
     for position in (4, 4, 3):
         queue.expect(position)
-    assert takers.num_served() == 1
+    assert takers.are_served(1)
     queue.go_on()
-    assert takers.num_served() == 4
+    assert takers.are_served(4)
+
+
+def test_nothing_waits_for_longer_than_the_queue_has_patience() -> None:
+    queue = FetchQueue(first=2, patience_s=0.3)
+    takers = Takers(queue, 1)
+    queue.put(1, [_nothing])
+    assert takers.are_served(1)
 
 
 def test_an_episode_that_somebody_waits_for_does_not_wait_for_the_first_draws() -> None:
-    queue = FetchQueue(first=2)
-    takers = Takers(queue, 3)
-    queue.put(1, [int])
-    queue.put(2, [int])
-    assert takers.num_served() == 0
+    queue = FetchQueue(first=2, patience_s=60)
+    takers = Takers(queue, 2)
+    queue.put(1, [_nothing])
+    queue.put(2, [_nothing])
+    assert takers.are_served(0)
     queue.hurry(2)
-    assert takers.num_served() == 1
+    assert takers.are_served(1)
     # Wanted by one of the first draws once, gone, and back again.
     queue.expect(3)
     queue.forget(3)
-    queue.put(3, [int])
-    assert takers.num_served() == 1
+    queue.put(3, [_nothing])
+    assert takers.are_served(1)
     queue.hurry(3)
-    assert takers.num_served() == 2
+    assert takers.are_served(2)
+
+
+def test_episodes_that_somebody_waits_for_leave_in_the_order_of_the_draws() -> None:
+    done: list[tuple[int, int]] = []
+    queue = FetchQueue(first=1, patience_s=60)
+    for position in (1, 2, 3, 4):
+        queue.put(position, [partial(done.append, (position, 0))])
+    queue.expect(2)
+    for position in (4, 2, 3, 1):
+        queue.hurry(position)
+    _drain(queue, 4)
+    assert [position for position, _ in done] == [2, 4, 3, 1]
 
 
 def test_an_early_end_holds_nothing_back() -> None:
-    queue = FetchQueue(first=2)
+    queue = FetchQueue(first=2, patience_s=60)
     takers = Takers(queue, 2)
-    queue.put(1, [int, int])
-    assert takers.num_served() == 0
+    queue.put(1, [_nothing, _nothing])
+    assert takers.are_served(0)
     queue.close()
-    assert takers.num_served() == 2
+    assert takers.are_served(2)
 
 
 def test_closing_leaves_no_part_behind_and_sends_threads_home() -> None:

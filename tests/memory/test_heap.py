@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from lerobot_streaming import StreamingLeRobotDataset
 from lerobot_streaming.memory import heap
 from tests.support.datasets import REPO_ID
 
 if TYPE_CHECKING:
-    from tests.support.datasets import Shelf
+    from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
+    from tests.support.datasets import Shelf
 
 _HOLES = """
 import ctypes, sys
@@ -47,6 +49,7 @@ print(before - early, before - resident_mib())
 """
 
 
+@pytest.mark.skipif(heap._find_trim() is None, reason="not glibc")
 def test_free_pages_among_blocks_that_stay_are_given_back_after_some_seconds() -> None:
     done = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True)
     at_once, later = map(float, done.stdout.split())
@@ -61,12 +64,40 @@ def test_a_c_library_without_the_function_is_left_alone(monkeypatch: pytest.Monk
     trimmer.tick()
 
 
-def test_a_stream_trims(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
-    ticks: list[int] = []
+class Watched(IterableDataset[tuple[int, int]]):
+    """Says after a pass how often the process's heap was looked at and what its collector leaves out."""
 
-    def tick(_trimmer: heap.HeapTrimmer) -> None:
-        ticks.append(len(ticks))
+    def __init__(self, dataset: StreamingLeRobotDataset) -> None:
+        self.dataset = dataset
 
-    monkeypatch.setattr(heap.HeapTrimmer, "tick", tick)
-    streamed = StreamingLeRobotDataset(REPO_ID, shelf.root("many_tiny"), return_uint8=True)
-    assert len(list(streamed)) == len(ticks) > 0
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        ticks: list[int] = []
+
+        def tick(_trimmer: heap.HeapTrimmer) -> None:
+            ticks.append(len(ticks))
+
+        before = heap.HeapTrimmer.tick
+        heap.HeapTrimmer.tick = tick  # type: ignore[assignment, method-assign]
+        try:
+            for _ in self.dataset:
+                pass
+        finally:
+            heap.HeapTrimmer.tick = before  # type: ignore[method-assign]
+        yield len(ticks), gc.get_freeze_count()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_workers_alone_trim_and_leave_what_they_begin_with_to_no_collection(
+    shelf: Shelf, num_workers: int
+) -> None:
+    dataset = StreamingLeRobotDataset(REPO_ID, shelf.root("many_tiny"), return_uint8=True)
+    loader = DataLoader(
+        Watched(dataset),
+        batch_size=None,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    ((ticks, frozen),) = [tuple(map(int, found)) for found in loader]
+    assert ticks == (dataset.num_frames if num_workers else 0)
+    # The interpreter itself begins with some hundreds.
+    assert (frozen > 10_000) == (num_workers > 0)

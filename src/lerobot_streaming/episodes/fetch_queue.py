@@ -6,6 +6,7 @@ import math
 from collections import deque
 from functools import partial
 from threading import Condition, Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ class FetchQueue:
     queue in the order of their first draws, before all that no known draw wants.
 
     Args:
-        first: Draws at the start that have the machine to themselves: what only later ones want stays in the
-            queue until `go_on`.
+        first: Draws at the start that have the machine to themselves: what only later ones want, and nobody
+            waits for, stays in the queue until `go_on`.
+        patience_s: Seconds after which it does not stay any longer.
     """
 
-    def __init__(self, first: int = 0) -> None:
+    def __init__(self, first: int = 0, patience_s: float = 5.0) -> None:
         """Makes an empty queue."""
         self._limit: float = first or math.inf
+        self._until = monotonic() + patience_s
+        self._num_hurried = 0
         self._changed = Condition()
         self._parts: dict[int, deque[Callable[[], None]]] = {}
         self._ranks: dict[int, float] = {}
@@ -42,19 +46,21 @@ class FetchQueue:
         with self._changed:
             if position not in self._ranks:
                 self._ranks[position] = self._num_expected
-                if self._limit < math.inf:
+                if position in self._parts and self._num_expected < self._limit < math.inf:
                     self._changed.notify_all()
             self._num_expected += 1
 
     def hurry(self, position: int) -> None:
-        """Notes that somebody waits for an episode: it counts as wanted by one of the first draws.
+        """Notes that somebody waits for an episode: it follows those that the first draws want.
 
         Args:
-            position: Position of the episode, queued or not.
+            position: Position of the episode, queued or not. Calls come in the order of the draws.
         """
         with self._changed:
             if self._limit < math.inf and self._rank(position) >= self._limit:
-                self._ranks[position] = self._limit - 1
+                self._num_hurried += 1
+                # Each behind the one before, all below the limit.
+                self._ranks[position] = self._limit - 1 / (1 + self._num_hurried)
                 self._changed.notify_all()
 
     def go_on(self) -> None:
@@ -93,7 +99,7 @@ class FetchQueue:
             while (position := self._next()) is None:
                 if self._closed and not self._parts:
                     return None
-                self._changed.wait()
+                self._changed.wait(self._patience_s())
             parts = self._parts[position]
             part = parts.popleft()
             if not parts:
@@ -103,9 +109,14 @@ class FetchQueue:
     def _next(self) -> int | None:
         """The episode that is wanted first: of equals the one that was admitted first."""
         position = min(self._parts, key=self._rank, default=None)
+        if self._limit < math.inf and monotonic() >= self._until:
+            self._limit = math.inf
         if position is None or self._closed or self._limit == math.inf:
             return position
         return position if self._rank(position) < self._limit else None
+
+    def _patience_s(self) -> float | None:
+        return None if self._limit == math.inf else max(0.0, self._until - monotonic())
 
     def _rank(self, position: int) -> float:
         return self._ranks.get(position, math.inf)

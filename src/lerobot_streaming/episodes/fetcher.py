@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lerobot_streaming.storage.base import RangeReader
 
 _FIRST_DRAWS: Final = 16
-"""Samples at the start of a pass, a usual batch, for which nothing else is fetched: threads that fetch take
-the machine from those that decode, and the training process waits for the first batch."""
+"""Samples at the start of a pass, a usual batch, that have the machine to themselves: what only later ones
+want is fetched afterwards. Threads that fetch take it from those that decode, and training waits for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class EpisodeFetcher:
         pool_size: Episodes that the plan mixes.
         prefetch: Episodes fetched ahead of the pool.
         threads: Reads at a time: of an episode's rows, or of one camera.
+        num_known: Coming draws that `expect` is told of at a time.
         stats: Counters to report to.
     """
 
@@ -90,6 +91,7 @@ class EpisodeFetcher:
         pool_size: int,
         prefetch: int,
         threads: int,
+        num_known: int,
         stats: WorkerStats,
     ) -> None:
         """Starts the fetch threads; nothing is fetched before `advance`."""
@@ -106,8 +108,9 @@ class EpisodeFetcher:
         self._num_leases = 0
         self._num_held = 0
         self._lock = Lock()
-        self._num_first = _FIRST_DRAWS
-        self._work = FetchQueue(_FIRST_DRAWS)
+        # Where fewer draws are known, their episodes would come one after the other.
+        self._num_first = _FIRST_DRAWS if num_known >= _FIRST_DRAWS else 0
+        self._work = FetchQueue(self._num_first)
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"lerobot-streaming-fetch-{number}", daemon=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final
+
+from torch.utils.data import get_worker_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,7 +16,7 @@ _INTERVAL_S: Final = 5.0
 
 
 class HeapTrimmer:
-    """Trims the C heap now and then.
+    """Trims the C heap of a worker now and then.
 
     glibc keeps what is freed between blocks that stay. A worker frees blocks of about a megabyte, converted
     frames, all the time among decoded frames that stay, and the room left in between fits neither: with
@@ -32,6 +35,17 @@ class HeapTrimmer:
         if self._trim is not None and now >= self._next:
             self._trim(0)
             self._next = now + _INTERVAL_S
+
+
+def trim_in_worker() -> None:
+    """Ticks the trimmer of a DataLoader worker; the heap of a training process is its own business."""
+    if get_worker_info() is not None:
+        _worker_heap().tick()
+
+
+@cache
+def _worker_heap() -> HeapTrimmer:
+    return HeapTrimmer()
 
 
 def _find_trim() -> Callable[[int], int] | None:
