@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _FIRST_DRAWS: Final = 16
 """Samples at the start of a pass, a usual batch, that have the machine to themselves: what only later ones
-want is fetched afterwards. Threads that fetch take it from those that decode, and training waits for these."""
+want is fetched afterwards. Threads that fetch take it from those that decode, and all wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
