@@ -11,11 +11,8 @@ import numpy as np
 
 from lerobot_streaming.episodes.catalog import VideoCatalog
 from lerobot_streaming.episodes.feature_selection import video_features
-from lerobot_streaming.episodes.layout import (
-    check_episode_selection,
-    dataset_video_files,
-    load_layout,
-)
+from lerobot_streaming.episodes.layout import check_episode_selection, load_layout
+from lerobot_streaming.episodes.metadata_files import dataset_video_files
 from lerobot_streaming.episodes.rows import RowReader
 from lerobot_streaming.episodes.videos import episode_size_bounds
 from lerobot_streaming.errors import (

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lerobot_streaming.episodes.layout import dataset_data_files, dataset_video_files, episode_files
+from lerobot_streaming.episodes.metadata_files import dataset_data_files, dataset_video_files, episode_files
 from lerobot_streaming.errors import (
     DatasetLayoutError,
     FetchError,

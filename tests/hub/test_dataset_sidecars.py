@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,24 @@ def test_a_published_sidecar_is_found_by_everybody(
     assert_streams(expected, dataset)
     # The sidecar is no metadata, large as it may be: it is on the disk once.
     assert len([file for file in disk_files(lerobot_home) if file.endswith(".npz")]) == 1
+
+
+def test_everything_about_a_published_sidecar_is_asked_once(
+    hub: LoopbackHub, streamed: Dataset, lerobot_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert push(monkeypatch, TOKEN) == 0
+    forget(lerobot_home)
+    hub.clear_log()
+    dataset = open_set()
+    requests = Counter((request.method, request.path.rpartition("/")[2]) for request in hub.log)
+    sidecars = {key: count for key, count in requests.items() if key[1].endswith(".npz")}
+    # Where it is, and its bytes; what the folder holds, and the sizes of the dataset's files.
+    assert sorted(sidecars.values()) == [1, 1]
+    assert sum("mp4-sidecars" in request.path and "/tree/" in request.path for request in hub.log) == 1
+    assert sum("/paths-info/" in request.path for request in hub.log) == 1
+    for path in dataset._open.layout.data_files:
+        assert sum(path in request.path and request.method == "HEAD" for request in hub.log) <= 1
+    assert len(published(streamed)) == 1
 
 
 def test_a_sidecar_of_another_name_is_used_if_its_manifest_fits(

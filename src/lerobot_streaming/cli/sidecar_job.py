@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from lerobot_streaming.cli.publish import check_publishable, publish
-from lerobot_streaming.episodes.layout import check_episode_selection, dataset_video_files, load_layout
+from lerobot_streaming.episodes.layout import check_episode_selection, load_layout
+from lerobot_streaming.episodes.metadata_files import dataset_video_files
 from lerobot_streaming.errors import OptionError, StreamingError
 from lerobot_streaming.index.builder import index_files
 from lerobot_streaming.index.identity import SidecarIdentity

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lerobot_streaming.errors import DatasetLayoutError, MissingFileError, OptionError
+from lerobot_streaming.episodes.metadata_files import distinct_paths, read_episode_table
+from lerobot_streaming.errors import DatasetLayoutError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,42 +91,6 @@ class DatasetLayout:
         return self.data_files[int(self.data_file_of[position])]
 
 
-def episode_files(root: Path) -> list[Path]:
-    """Finds the files of the episode metadata.
-
-    Args:
-        root: Directory that holds `meta/`.
-
-    Returns:
-        The Parquet files below `meta/episodes`, in file order.
-
-    Raises:
-        MissingFileError: There are none.
-    """
-    paths = sorted((root / "meta" / "episodes").glob("*/*.parquet"))
-    if not paths:
-        raise MissingFileError(
-            f"No Parquet file below {root / 'meta' / 'episodes'}: the dataset has no episode metadata. "
-            "Restore it from the source of the dataset."
-        )
-    return paths
-
-
-def _read_episode_table(root: Path, columns: Sequence[str]) -> pa.Table:
-    """Reads the needed columns of the episode metadata."""
-    tables = []
-    for path in episode_files(root):
-        schema = pq.read_schema(path)
-        missing = [name for name in columns if name not in schema.names]
-        if missing:
-            raise DatasetLayoutError(
-                f"{path} lacks the column(s) {missing} that LeRobotDataset v3 episode metadata must have. "
-                "Re-create the metadata with lerobot's own tools."
-            )
-        tables.append(pq.read_table(path, columns=list(columns)))
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
 def _check_ranges(
     lengths: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64], total_frames: int
 ) -> None:
@@ -196,66 +159,6 @@ def check_episode_selection(episodes: Sequence[int] | None, total_episodes: int)
     return chosen
 
 
-def _distinct_paths(
-    template: str, key: str | None, chunks: NDArray[np.int64], files: NDArray[np.int64]
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Formats each distinct (chunk, file) pair once; returns the paths and each episode's path number."""
-    pairs, inverse = np.unique(np.stack([chunks, files], axis=1), axis=0, return_inverse=True)
-    extra = {} if key is None else {"video_key": key}
-    paths = tuple(template.format(chunk_index=int(c), file_index=int(f), **extra) for c, f in pairs)
-    return paths, inverse.reshape(-1).astype(np.int64)
-
-
-def dataset_video_files(
-    root: Path, features: Mapping[str, Mapping[str, Any]], video_template: str | None
-) -> tuple[str, ...]:
-    """Lists the video files of all episodes of a dataset.
-
-    Args:
-        root: Directory that holds `meta/`.
-        features: The features of `meta/info.json`.
-        video_template: `video_path` of `meta/info.json`, or None for a dataset without videos.
-
-    Returns:
-        Distinct POSIX paths relative to the dataset root, sorted; files that no episode refers to are not
-        among them.
-
-    Raises:
-        MissingFileError: There is no episode metadata.
-        DatasetLayoutError: The episode metadata lacks a column.
-    """
-    keys = [key for key, feature in features.items() if feature["dtype"] == "video"]
-    names = {key: [f"videos/{key}/{name}" for name in ("chunk_index", "file_index")] for key in keys}
-    if not keys or video_template is None:
-        return ()
-    table = _read_episode_table(root, [name for pair in names.values() for name in pair])
-    paths: set[str] = set()
-    for key, pair in names.items():
-        chunks, files = (table.column(name).drop_null().to_numpy().astype(np.int64) for name in pair)
-        paths.update(_distinct_paths(video_template, key, chunks, files)[0])
-    return tuple(sorted(paths))
-
-
-def dataset_data_files(root: Path, template: str) -> tuple[str, ...]:
-    """Lists the data files of all episodes of a dataset.
-
-    Args:
-        root: Directory that holds `meta/`.
-        template: `data_path` of `meta/info.json`.
-
-    Returns:
-        Distinct POSIX paths relative to the dataset root.
-
-    Raises:
-        MissingFileError: There is no episode metadata.
-        DatasetLayoutError: The episode metadata lacks a column.
-    """
-    names = ["data/chunk_index", "data/file_index"]
-    table = _read_episode_table(root, names)
-    chunks, files = (table.column(name).to_numpy().astype(np.int64) for name in names)
-    return _distinct_paths(template, None, chunks, files)[0]
-
-
 def load_layout(
     root: Path,
     *,
@@ -297,7 +200,7 @@ def load_layout(
     for key in video_keys:
         columns += [f"videos/{key}/{name}" for name in ("chunk_index", "file_index")]
         columns += [f"videos/{key}/{name}" for name in ("from_timestamp", "to_timestamp")]
-    table = _read_episode_table(root, columns)
+    table = read_episode_table(root, columns)
 
     def column(name: str, dtype: type[Any]) -> NDArray[Any]:
         values = table.column(name)
@@ -323,7 +226,7 @@ def load_layout(
     _check_ranges(lengths, start, column("dataset_to_index", np.int64), total_frames)
 
     chosen = np.arange(total_episodes) if episodes is None else np.asarray(episodes, dtype=np.int64)
-    data_files, data_file_of = _distinct_paths(
+    data_files, data_file_of = distinct_paths(
         data_template,
         None,
         column("data/chunk_index", np.int64)[chosen],
@@ -331,7 +234,7 @@ def load_layout(
     )
     cameras = {}
     for key in video_keys:
-        files, file_of = _distinct_paths(
+        files, file_of = distinct_paths(
             str(video_template),
             key,
             column(f"videos/{key}/chunk_index", np.int64)[chosen],
