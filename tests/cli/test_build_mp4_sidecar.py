@@ -252,7 +252,9 @@ def test_help_loads_nothing_heavy() -> None:
 
 
 _SLOW_READS = """
-import sys, time
+import signal, sys, time
+# Whoever runs the tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from lerobot_streaming.cli import build_mp4_sidecar
 from lerobot_streaming.storage.local import LocalReader
 read = LocalReader.read_into
